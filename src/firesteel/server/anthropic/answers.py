@@ -46,15 +46,15 @@ class MessageUsage(ApiAnswer):
     service_tier: Literal["standard"] = "standard"
 
 
-class AnthropicMessage(ApiAnswer):
+class AnthropicMessage(ApiAnswer, kw_only=True):
     id: str
-    model: str
-    usage: MessageUsage
     type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
+    model: str
     content: list[AnswerBlock] = field(default_factory=list)
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
+    usage: MessageUsage
 
 
 class TokenCount(ApiAnswer):
@@ -72,10 +72,10 @@ class Failure(ApiAnswer):
     details: FailureDetails | UnsetType = UNSET
 
 
-class AnthropicError(ApiAnswer):
+class AnthropicError(ApiAnswer, kw_only=True):
+    type: Literal["error"] = "error"
     error: Failure
     request_id: str
-    type: Literal["error"] = "error"
 
 
 class MessageStart(ApiAnswer, tag_field="type", tag="message_start"):
