@@ -4,7 +4,7 @@ import anthropic
 import pydantic
 import pytest
 
-from tests.server.recipes import fill_in, read_recipe
+from tests.server.recipes import read_recipe
 
 CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
 PLEA = [{"role": "user", "content": "Please check the file with private true and city Baghdad."}]
@@ -35,9 +35,10 @@ def ask(client):
 
 
 def test_recipe_prints_the_answer(kindling_server, capsys):
-    recipe = read_recipe("anthropic (Python)", "python")
+    recipe = read_recipe("anthropic (Python)", url=kindling_server.url, model="kindling")
+    assert '"anything"' in recipe
     names = {}
-    exec(fill_in(recipe, url=kindling_server.url, model="kindling", key="right"), names)
+    exec(recipe.replace('"anything"', '"right"'), names)
     names["client"].close()
     assert "Paris" in capsys.readouterr().out
 
@@ -46,9 +47,7 @@ def test_whole_and_streamed_messages_are_the_same(client, ask):
     whole = ask(thinking=THINKING)
     thought, text = whole.content
     assert "Paris" in thought.thinking and "Paris" in text.text and whole.stop_reason == "end_turn"
-    with client.messages.stream(
-        model="kindling", max_tokens=300, messages=CAPITAL, thinking=THINKING
-    ) as stream:
+    with client.messages.stream(model="kindling", max_tokens=300, messages=CAPITAL, thinking=THINKING) as stream:
         kinds = [event.type for event in stream]
         streamed = stream.get_final_message()
     assert {"message_start", "thinking", "signature", "text", "content_block_stop", "message_stop"} <= set(kinds)

@@ -57,7 +57,9 @@ def test_answers_are_objects_streams_or_errors(document):
 def test_errors_have_the_shape_of_their_api(document):
     for path, name in (("/v1/chat/completions", "ErrorAnswer"), ("/v1/messages", "AnthropicError")):
         answers = document["paths"][path]["post"]["responses"]
-        schemas = {answers[status]["content"]["application/json"]["schema"]["$ref"] for status in ("400", "401", "503")}
+        schemas = {
+            answers[status]["content"]["application/json"]["schema"]["$ref"] for status in ("400", "401", "503")
+        }
         assert schemas == {f"#/components/schemas/{name}"}
 
 

@@ -1,4 +1,4 @@
-"""Requests of Claude Code 2.1.197 and of the anthropic SDK 2.10.0, recorded and scrubbed, get well-formed answers."""
+"""Recorded and scrubbed requests of Claude Code 2.1.197 and the anthropic SDK 2.10.0 get well-formed answers."""
 
 import json
 from pathlib import Path

@@ -33,7 +33,12 @@ def read(answer, status, kind):
         ({"messages": []}, 400, "invalid_request_error", "messages: "),
         ({"temperature": -1}, 400, "invalid_request_error", "temperature: "),
         ({"tool_choice": {"type": "any"}}, 400, "invalid_request_error", "tool_choice needs tools"),
-        ({"messages": [{"role": "user", "content": "x" * 5000}]}, 400, "invalid_request_error", "prompt is too long: "),
+        (
+            {"messages": [{"role": "user", "content": "x" * 5000}]},
+            400,
+            "invalid_request_error",
+            "prompt is too long: ",
+        ),
     ],
 )
 def test_refused_requests(server, fields, status, kind, why):

@@ -138,7 +138,10 @@ def test_format_of_the_answer_is_strict():
         ({"thread": {"type": "create"}}, "thread"),
         ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management.edits[0]"),
         ({"messages": turns("hi", "Once upon")}, "messages"),
-        ({"messages": turns("hi", [CALL], [{**result("r"), "tool_use_id": "c2"}])}, "messages[2].content[0].tool_use_id"),
+        (
+            {"messages": turns("hi", [CALL], [{**result("r"), "tool_use_id": "c2"}])},
+            "messages[2].content[0].tool_use_id",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused(fields, param):

@@ -9,7 +9,10 @@ from firesteel.server.anthropic.signature import SHOWN, read_signature
 from firesteel.server.generate.choice import ChoicePiece
 
 USAGE = MessageUsage(
-    input_tokens=3, cache_read_input_tokens=2, output_tokens=1, output_tokens_details=ThinkingCount(thinking_tokens=0)
+    input_tokens=3,
+    cache_read_input_tokens=2,
+    output_tokens=1,
+    output_tokens_details=ThinkingCount(thinking_tokens=0),
 )
 TURN = [
     Begin(index=0, kind="reasoning", header=""),
