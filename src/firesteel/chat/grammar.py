@@ -28,7 +28,7 @@ CHOICES = ("auto", "none", "required")
 JSON_OBJECT = ResponseFormat(name="json_object", schema={"type": "object"})
 # A space, or a newline and indentation. Unlimited whitespace would let a confused model write blanks without end.
 BLANKS = r"\x20|\x0D?\x0A[\x20\x09]{0,32}"
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,160}")  # a namespace and a name of 64 each, and room
 _SPECIAL = re.compile(r"<\|\w+\|>")
 ANSWER = "response_format"  # name of the rule of the answer
 # Without no_forcing, llguidance encodes forced text with the tokenizer's own rules: `<|end|>` in a constant of a
@@ -141,7 +141,7 @@ def _offered(tools: Sequence[Tool], tool_choice: str, function: str | None) -> l
     for tool in tools:
         if _NAME.fullmatch(tool.name) is None:
             raise RequestError(
-                f"tool {tool.name!r}: a name must be 1 to 128 letters, digits, underscores, dots and dashes"
+                f"tool {tool.name!r}: a name must be 1 to 160 letters, digits, underscores, dots and dashes"
             )
     names = [tool.name for tool in tools]
     if function is not None:
