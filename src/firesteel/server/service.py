@@ -41,12 +41,13 @@ T = TypeVar("T")
 class ContextExceeded(ApiError):
     """A prompt that leaves no room for an answer."""
 
-    def __init__(self, num_prompt: int, max_context: int) -> None:
+    def __init__(self, num_prompt: int, max_context: int, *, param: str) -> None:
+        # Clients recognise OpenAI's first sentence and shorten the prompt, or ask another model.
         super().__init__(
             400,
-            f"the prompt has {num_prompt} tokens, and this model's context is {max_context} tokens, "
-            "the answer included: shorten the prompt",
-            param="messages",
+            f"This model's maximum context length is {max_context} tokens. However, the prompt has "
+            f"{num_prompt} tokens, and the answer needs at least one: shorten the prompt.",
+            param=param,
             code="context_length_exceeded",
         )
         self.num_prompt = num_prompt
@@ -117,10 +118,10 @@ class Service:
         decode = self.tokenizer.decode
         return await self._run_off_loop(len(token_ids), lambda: [decode([token]) for token in token_ids])
 
-    def room_after(self, num_prompt: int) -> int:
+    def room_after(self, num_prompt: int, *, param: str = "messages") -> int:
         """Returns the number of tokens that may follow a prompt."""
         if num_prompt >= self.max_context:
-            raise ContextExceeded(num_prompt, self.max_context)
+            raise ContextExceeded(num_prompt, self.max_context, param=param)
         return self.max_context - num_prompt
 
     def salt_of(self, owner: str, cache_salt: str | None) -> str:

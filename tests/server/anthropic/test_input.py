@@ -126,8 +126,10 @@ def test_effort_is_that_given_or_that_of_the_budget(fields, effort):
     assert ask(**fields).reasoning_effort == effort
 
 
-def test_format_of_the_answer_is_strict():
-    wanted = ask(output_config={"format": {"type": "json_schema", "schema": {"type": "object"}}}).response_format
+@pytest.mark.parametrize("place", ["output_config", "output_format"])
+def test_format_of_the_answer_is_strict(place):
+    form = {"type": "json_schema", "schema": {"type": "object"}}
+    wanted = ask(**{place: {"format": form} if place == "output_config" else form}).response_format
     assert wanted.json_schema.strict and wanted.json_schema.schema == {"type": "object"}
 
 

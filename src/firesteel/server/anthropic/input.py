@@ -49,7 +49,7 @@ LOW_BUDGET, MEDIUM_BUDGET = 4096, 16384  # tokens: the largest thinking budgets 
 
 def as_chat(asked: PromptRequest) -> ChatRequest:
     check_supported(asked)
-    wanted = asked.output_config.format if asked.output_config else None
+    wanted = (asked.output_config.format if asked.output_config else None) or asked.output_format
     request = ChatRequest(
         model=asked.model,
         messages=[*read_system(asked.system), *TurnReader(asked).read()],

@@ -139,6 +139,7 @@ class PromptRequest(Body, kw_only=True):
     tool_choice: AutoChoice | AnyChoice | ToolChoice | NoChoice | None = None
     thinking: EnabledThinking | AdaptiveThinking | DisabledThinking | None = None
     output_config: OutputConfig | None = None
+    output_format: SchemaFormat | None = None  # the earlier name of output_config.format
     context_management: ContextManagement | None = None
     mcp_servers: list[Any] | None = None
     thread: dict[str, Any] | None = None
