@@ -28,6 +28,7 @@ from firesteel.server.chat.conversation import text_of
 from firesteel.server.chat.turns import ConversationBuilder
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai.requests import (
+    ChatMessage,
     ChatRequest,
     Effort,
     JsonSchema,
@@ -119,7 +120,7 @@ class TurnReader:
             (number for number, turn in enumerate(self._turns) if is_question(turn)), default=0
         )
 
-    def read(self) -> list[SystemMessage | UserMessage | ToolMessage]:
+    def read(self) -> list[ChatMessage]:
         for number, turn in enumerate(self._turns):
             match turn:
                 case SystemTurn():

@@ -22,13 +22,13 @@ class ConversationBuilder:
 
     def add_reasoning(self, text: str) -> None:
         message = self._open
-        if message is None or not (message.reasoning is message.content is message.tool_calls is None):
+        if message is None or message.reasoning is not None or self._has_content(message):
             message = self._begin()
         message.reasoning = text
 
     def add_content(self, text: str) -> None:
         message = self._open
-        if message is None or not (message.content is message.tool_calls is None):
+        if message is None or self._has_content(message):
             message = self._begin()
         message.content = text
 
@@ -37,6 +37,9 @@ class ConversationBuilder:
         message.tool_calls = message.tool_calls or []
         function = CalledFunction(name=name, arguments=arguments)
         message.tool_calls.append(ToolCall(id=call_id, function=function))
+
+    def _has_content(self, message: AssistantMessage) -> bool:
+        return message.content is not None or message.tool_calls is not None
 
     def _begin(self) -> AssistantMessage:
         self._open = AssistantMessage()
