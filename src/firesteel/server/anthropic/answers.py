@@ -61,20 +61,20 @@ class TokenCount(ApiAnswer):
     input_tokens: int
 
 
-class FailureDetails(ApiAnswer):
+class ErrorDetails(ApiAnswer):
     error_code: str
     unsupported: list[str]
 
 
-class Failure(ApiAnswer):
+class ErrorText(ApiAnswer):
     type: str
     message: str
-    details: FailureDetails | UnsetType = UNSET
+    details: ErrorDetails | UnsetType = UNSET
 
 
 class AnthropicError(ApiAnswer, kw_only=True):
     type: Literal["error"] = "error"
-    error: Failure
+    error: ErrorText
     request_id: str
 
 

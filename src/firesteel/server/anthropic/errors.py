@@ -6,7 +6,7 @@ import re
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from firesteel.server.anthropic.answers import AnthropicError, Failure, FailureDetails
+from firesteel.server.anthropic.answers import AnthropicError, ErrorDetails, ErrorText
 from firesteel.server.anthropic.schema import PromptRequest
 from firesteel.server.anthropic.tools import find_places
 from firesteel.server.http.errors import ApiError, ErrorShape, set_shape
@@ -38,9 +38,9 @@ def spell_error(error: ApiError, scope: Scope) -> AnthropicError:
     text = str(error)
     if error.param is not None and error.param not in text:
         text = f"{error.param}: {text}"  # the shape has no other place for it
-    failure = Failure(type=find_kind(error), message=text)
+    failure = ErrorText(type=find_kind(error), message=text)
     if error.code == NO_THREADS:
-        failure.details = FailureDetails(error_code=NO_THREADS, unsupported=["thread"])
+        failure.details = ErrorDetails(error_code=NO_THREADS, unsupported=["thread"])
     return AnthropicError(error=failure, request_id=entry_of(scope).request_id)
 
 

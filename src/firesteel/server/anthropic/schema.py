@@ -107,14 +107,14 @@ class DisabledThinking(Body, tag_field="type", tag="disabled"):
     pass
 
 
-class SchemaFormat(Body):
+class OutputFormat(Body):
     schema: dict[str, Any]
     type: Literal["json_schema"] = "json_schema"
 
 
 class OutputConfig(Body):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: SchemaFormat | None = None
+    format: OutputFormat | None = None
 
 
 class ContextEdit(Body):
@@ -139,7 +139,7 @@ class PromptRequest(Body, kw_only=True):
     tool_choice: AutoChoice | AnyChoice | ToolChoice | NoChoice | None = None
     thinking: EnabledThinking | AdaptiveThinking | DisabledThinking | None = None
     output_config: OutputConfig | None = None
-    output_format: SchemaFormat | None = None  # the earlier name of output_config.format
+    output_format: OutputFormat | None = None  # the earlier name of output_config.format
     context_management: ContextManagement | None = None
     mcp_servers: list[Any] | None = None
     thread: dict[str, Any] | None = None
