@@ -6,14 +6,13 @@ Whole answers are built from the same events as streams, so both are equal.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from firesteel.chat.message import Begin, Delta, End, TextDelta
+from firesteel.chat.message import Begin, End, TextDelta, join_texts
 from firesteel.server.generate.choice import ChoicePiece
 from firesteel.server.openai.answers import TokenLogprob
 from firesteel.server.responses.answers import (
@@ -227,13 +226,3 @@ class ResponseWriter:
     def _take(self) -> list[Event]:
         taken, self._events = self._events, []
         return taken
-
-
-def join_texts(deltas: Sequence[Delta]) -> Iterator[Delta]:
-    """Joins consecutive texts: what arrived together is sent together."""
-    for is_text, group in groupby(deltas, lambda delta: isinstance(delta, TextDelta)):
-        if is_text:
-            texts = [delta for delta in group if isinstance(delta, TextDelta)]
-            yield TextDelta(index=texts[0].index, text="".join(delta.text for delta in texts))
-        else:
-            yield from group
