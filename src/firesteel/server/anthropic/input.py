@@ -28,6 +28,7 @@ from firesteel.server.chat.conversation import text_of
 from firesteel.server.chat.turns import ConversationBuilder
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai.requests import (
+    CalledFunction,
     ChatMessage,
     ChatRequest,
     Effort,
@@ -35,6 +36,7 @@ from firesteel.server.openai.requests import (
     JsonSchemaFormat,
     SystemMessage,
     TextPart,
+    ToolCall,
     ToolMessage,
     UserMessage,
 )
@@ -174,7 +176,7 @@ class TurnReader:
                     log.info("thinking left out: another server encrypted it")
                 case ToolUseBlock():
                     self._calls.add(part.id)
-                    self._chat.add_call(part.id, part.name, spell_input(part, place))
+                    self._chat.add_call(read_call(part, place))
         self._write(texts)
 
     def _write(self, texts: list[str]) -> None:
@@ -197,8 +199,9 @@ def read_thinking(part: ThinkingBlock, place: str) -> str:
         raise ApiError(400, "the signature is damaged: send it as it came", param=f"{place}.signature") from None
 
 
-def spell_input(part: ToolUseBlock, place: str) -> str:
+def read_call(part: ToolUseBlock, place: str) -> ToolCall:
     try:
-        return msgspec.json.encode(part.input).decode()
+        arguments = msgspec.json.encode(part.input).decode()
     except RecursionError:
         raise ApiError(400, "the input is nested too deeply", param=f"{place}.input") from None
+    return ToolCall(id=part.id, function=CalledFunction(name=part.name, arguments=arguments))

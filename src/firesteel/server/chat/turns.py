@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firesteel.server.openai.requests import AssistantMessage, CalledFunction, ChatMessage, ToolCall
+from firesteel.server.openai.requests import AssistantMessage, ChatMessage, ToolCall
 
 
 class ConversationBuilder:
@@ -32,11 +32,9 @@ class ConversationBuilder:
             message = self._begin()
         message.content = text
 
-    def add_call(self, call_id: str, name: str, arguments: str) -> None:
+    def add_call(self, call: ToolCall) -> None:
         message = self._open or self._begin()
-        message.tool_calls = message.tool_calls or []
-        function = CalledFunction(name=name, arguments=arguments)
-        message.tool_calls.append(ToolCall(id=call_id, function=function))
+        message.tool_calls = [*(message.tool_calls or ()), call]
 
     def _has_content(self, message: AssistantMessage) -> bool:
         return message.content is not None or message.tool_calls is not None
