@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from firesteel.server.chat.turns import ConversationBuilder
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai import requests as chat
 from firesteel.server.openai.limits import MAX_MESSAGES
@@ -113,44 +114,19 @@ def drop_earlier_reasoning(items: Sequence[Item]) -> list[Item]:
 
 
 def read_messages(items: Sequence[Item]) -> list[chat.ChatMessage]:
-    """Joins consecutive items of the assistant into one message, as far as it can hold them in their order."""
-    messages: list[chat.ChatMessage] = []
-    open_message: chat.AssistantMessage | None = None
+    conversation = ConversationBuilder()
     for item in items:
-        if item.type == "additional_tools":
-            continue
         if item.type in RESULTS:
-            messages.append(chat.ToolMessage(content=text_of(item.output), tool_call_id=item.call_id))
-            open_message = None
+            conversation.add(chat.ToolMessage(content=text_of(item.output), tool_call_id=item.call_id))
         elif item.type == "message" and item.role != "assistant":
-            messages.append(SPEAKERS[item.role or "user"](content=text_of(item.content)))
-            open_message = None
-        else:
-            if open_message is None or not has_room(open_message, item):
-                open_message = chat.AssistantMessage()
-                messages.append(open_message)
-            add(open_message, item)
-    return messages
-
-
-def has_room(message: chat.AssistantMessage, item: Item) -> bool:
-    """Returns whether the item may follow: a message holds its reasoning, then its content, then its calls."""
-    if item.type in CALLS:
-        return True
-    if item.type == "message":
-        return message.content is None and message.tool_calls is None
-    return message.reasoning is None and message.content is None and message.tool_calls is None
-
-
-def add(message: chat.AssistantMessage, item: Item) -> None:
-    match item.type:
-        case "reasoning":
-            message.reasoning = text_of(item.content)
-        case "message":
-            message.content = text_of(item.content)
-        case _:
-            message.tool_calls = message.tool_calls or []
-            message.tool_calls.append(chat.ToolCall(id=item.call_id or "", function=as_chat_call(item)))
+            conversation.add(SPEAKERS[item.role or "user"](content=text_of(item.content)))
+        elif item.type == "message":
+            conversation.add_content(text_of(item.content))
+        elif item.type == "reasoning":
+            conversation.add_reasoning(text_of(item.content))
+        elif item.type in CALLS:
+            conversation.add_call(chat.ToolCall(id=item.call_id or "", function=as_chat_call(item)))
+    return conversation.messages
 
 
 def as_chat_call(item: Item) -> chat.CalledFunction:
