@@ -17,6 +17,7 @@ from firesteel.server.anthropic.schema import (
     RedactedThinkingBlock,
     SomeText,
     SystemTurn,
+    TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
@@ -160,7 +161,7 @@ class TurnReader:
         )
 
     def _read_assistant(self, turn: AssistantTurn, number: int) -> None:
-        parts = [TextPart(text=turn.content)] if isinstance(turn.content, str) else turn.content
+        parts = [TextBlock(text=turn.content)] if isinstance(turn.content, str) else turn.content
         texts: list[str] = []
         for index, part in enumerate(parts):
             if isinstance(part, TextPart):

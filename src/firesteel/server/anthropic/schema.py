@@ -17,6 +17,10 @@ ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]  # as Anthro
 SomeText = str | list[TextPart]
 
 
+class TextBlock(TextPart, tag_field="type", tag="text"):
+    """Text beside blocks of other kinds."""
+
+
 class ThinkingBlock(Body, tag_field="type", tag="thinking"):
     thinking: str
     signature: str | None = None
@@ -38,8 +42,8 @@ class ToolResultBlock(Body, tag_field="type", tag="tool_result"):
     is_error: bool | None = None
 
 
-UserBlock = TextPart | ToolResultBlock
-AssistantBlock = TextPart | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock
+UserBlock = TextBlock | ToolResultBlock
+AssistantBlock = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock
 
 
 class UserTurn(Body, tag_field="role", tag="user"):
