@@ -118,3 +118,11 @@ def test_codex_finds_the_model_as_ollamas(recipes, open_server, tmp_path):
     path = f"{codex.parent}:{os.environ['PATH']}"
     assert "Paris." in run(["bash", "-c", command], tmp_path, PATH=path, CODEX_HOME=str(tmp_path))
     assert server.engine.requests
+
+
+def test_opencode_answers(recipes, open_server, tmp_path):
+    recipes.find_node()
+    opencode, server = recipes.find_client("node_modules/.bin/opencode"), open_large(open_server)
+    recipe = recipes.read_recipe("opencode", url=server.url, model="tiny")
+    (tmp_path / "opencode.json").write_text(recipe)
+    assert "Paris." in run([opencode, "run", "-m", "firesteel/tiny", "Hi"], tmp_path)
