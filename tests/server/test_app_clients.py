@@ -32,6 +32,18 @@ router = litellm.Router(
 print(router.completion(model="short", messages=messages).choices[0].message.content)
 """
 
+TASK = """
+task: capitals
+dataset_path: json
+dataset_kwargs: {data_files: {test: capitals.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: [" Paris", " Berlin"]
+doc_to_target: answer
+metric_list: [{metric: acc}]
+"""
+
 
 @pytest.fixture(scope="module")
 def recipes():
@@ -118,3 +130,28 @@ def test_codex_finds_the_model_as_ollamas(recipes, open_server, tmp_path):
     path = f"{codex.parent}:{os.environ['PATH']}"
     assert "Paris." in run(["bash", "-c", command], tmp_path, PATH=path, CODEX_HOME=str(tmp_path))
     assert server.engine.requests
+
+
+def test_opencode_answers(recipes, open_server, tmp_path):
+    recipes.find_node()
+    opencode, server = recipes.find_client("node_modules/.bin/opencode"), open_large(open_server)
+    recipe = recipes.read_recipe("opencode", url=server.url, model="tiny")
+    (tmp_path / "opencode.json").write_text(recipe)
+    assert "Paris." in run([opencode, "run", "-m", "firesteel/tiny", "Hi"], tmp_path)
+
+
+def test_lm_eval_with_the_servers_tokenizer(recipes, open_kindling, tmp_path):
+    program = recipes.find_client("lm_eval/bin/lm_eval")
+    (tmp_path / "capitals.yaml").write_text(TASK)
+    (tmp_path / "capitals.jsonl").write_text('{"question": "The capital of France is", "answer": 0}\n')
+    recipe = recipes.read_recipe("lm_eval", url=open_kindling.url, model="kindling").replace("arc_easy", "capitals")
+    command = recipe.replace("--model_args", "--include_path . --output_path out --model_args")
+    path = f"{program.parent}:{os.environ['PATH']}"
+    printed = run(["bash", "-c", command], tmp_path, PATH=path, HF_HUB_OFFLINE="1")
+    assert "|capitals|" in printed
+    asked = [
+        path
+        for path in ("/tokenizer_info", "/tokenize", "/v1/completions")
+        if f"path={path} " in "".join(open_kindling.log)
+    ]
+    assert asked == ["/tokenizer_info", "/tokenize", "/v1/completions"]

@@ -21,6 +21,7 @@ from firesteel.hub import SHORT_NAMES
 from firesteel.llm import read_stop_ids
 from firesteel.server.generate.choice import Choice, ChoicePiece
 from firesteel.server.generate.engine import ServedEngine
+from firesteel.server.generate.prompt import Words, encode_bad_words
 from firesteel.server.generate.sampling import read_defaults
 from firesteel.server.grammar.pool import GrammarTrials
 from firesteel.server.http.admission import Admission
@@ -117,6 +118,13 @@ class Service:
         with naming_field("messages"):
             check_length(size)
             return await self._run_off_loop(size, lambda: encode(messages))
+
+    async def encode_bad_words(self, words: Sequence[str] | None) -> Words:
+        """Returns the tokens of each word, in both of its places."""
+        if not words:
+            return ()
+        with naming_field("bad_words"):
+            return await self._run_off_loop(sum(map(len, words)), lambda: encode_bad_words(words, self.tokenizer))
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         return await self._run_off_loop(len(token_ids), lambda: self.tokenizer.decode(token_ids))

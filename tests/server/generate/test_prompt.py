@@ -29,7 +29,6 @@ def test_impossible_length_is_refused(wanted):
 
 def test_bad_word_is_meant_at_the_start_and_after_a_space(tokenizer):
     assert encode_bad_words(["ab", " ab"], tokenizer) == ((97, 98), (32, 97, 98))
-    assert encode_bad_words(None, tokenizer) == encode_bad_words([], tokenizer) == ()
 
 
 def test_prompt_logprobs_have_ranks_where_they_are_known(tokenizer):

@@ -35,9 +35,10 @@ class SampleRow:
 
     def _find_last_tokens(self) -> Iterator[int]:
         """Yields the last token of each bad word whose other tokens were just generated."""
+        latest = self.token_ids[-1] if len(self.token_ids) > self.num_prompt else None
         for *others, last in self.params.bad_words:
             start = max(self.num_prompt, len(self.token_ids) - len(others))
-            if not others or list(self.token_ids[start:]) == others:
+            if not others or (others[-1] == latest and list(self.token_ids[start:]) == others):
                 yield last
 
     @property

@@ -17,7 +17,7 @@ from firesteel.server.chat.answer import ChatAnswer
 from firesteel.server.chat.conversation import find_grammar, may_need_grammar, render_chat
 from firesteel.server.generate.choice import ChatReader, Choice
 from firesteel.server.generate.constraint import build_constraint, find_form
-from firesteel.server.generate.prompt import encode_bad_words, spell_prompt_logprobs, truncate
+from firesteel.server.generate.prompt import spell_prompt_logprobs, truncate
 from firesteel.server.generate.sampling import sampling_params
 from firesteel.server.http.body import read_body
 from firesteel.server.http.errors import ApiError, json_response
@@ -75,7 +75,7 @@ class Chat:
             logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
             prompt_logprobs=asked.prompt_logprobs,
             grammar=grammar,
-            bad_words=encode_bad_words(asked.bad_words, service.tokenizer),
+            bad_words=await service.encode_bad_words(asked.bad_words),
         )
         begun = service.harmony.open_channel(messages[-1].channel) if asked.continue_final_message else []
         if asked.echo:

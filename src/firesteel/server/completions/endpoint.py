@@ -14,7 +14,7 @@ from firesteel.chat.grammar import build_text_grammar
 from firesteel.server.completions.answer import CompletionAnswer
 from firesteel.server.generate.choice import Choice, ChoiceReader, PromptReader, TextReader
 from firesteel.server.generate.constraint import build_constraint, find_text_form
-from firesteel.server.generate.prompt import encode_bad_words, truncate
+from firesteel.server.generate.prompt import Words, truncate
 from firesteel.server.generate.sampling import sampling_params
 from firesteel.server.http.body import read_body
 from firesteel.server.http.errors import ApiError, json_response
@@ -62,11 +62,14 @@ class Completions:
         service.admission.check_count(len(given) * (asked.n or 1))
         encoded = [await service.encode(prompt) if isinstance(prompt, str) else prompt for prompt in given]
         prompts = [self.truncate(prompt, asked) for prompt in encoded]
-        grammar = await self.find_grammar(asked, len(prompts))
+        grammar, bad_words = (
+            await self.find_grammar(asked, len(prompts)),
+            await service.encode_bad_words(asked.bad_words),
+        )
         requests: list[Request] = []
         salt = service.salt_of(owner, asked.cache_salt)
         for number, prompt in enumerate(prompts):
-            params = self.params(asked, prompt, grammar)
+            params = self.params(asked, prompt, grammar, bad_words)
             # A grammar ends with one of Harmony's ends of a text.
             stops = params.stop_ids(service.stop_ids | (service.harmony.stop_token_ids if grammar else frozenset()))
             requests += service.requests(
@@ -114,7 +117,9 @@ class Completions:
             for index, choice in enumerate(task.choices)
         ]
 
-    def params(self, asked: CompletionRequest, prompt: list[int], grammar: str | None) -> SamplingParams:
+    def params(
+        self, asked: CompletionRequest, prompt: list[int], grammar: str | None, bad_words: Words
+    ) -> SamplingParams:
         if not prompt:
             raise ApiError(400, "the prompt is empty: at least one token is needed", param="prompt")
         service = self.service
@@ -126,7 +131,7 @@ class Completions:
             logprobs=asked.logprobs,
             prompt_logprobs=count_prompt_logprobs(asked),
             grammar=grammar,
-            bad_words=encode_bad_words(asked.bad_words, service.tokenizer),
+            bad_words=bad_words,
         )
 
     async def whole(self, task: CompletionTask) -> Response:

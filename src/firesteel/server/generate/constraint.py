@@ -142,7 +142,7 @@ def close_objects(schema: Any) -> Any:
         return [close_objects(inner) for inner in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {}
+    closed: dict[str, Any] = {}
     for name, value in schema.items():
         if name in SCHEMAS_BY_NAME and isinstance(value, dict):
             closed[name] = {key: close_objects(inner) for key, inner in value.items()}

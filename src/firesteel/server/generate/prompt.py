@@ -29,10 +29,10 @@ def truncate(
     return prompt[:count] if keeps_start else prompt[-count:]
 
 
-def encode_bad_words(words: Sequence[str] | None, tokenizer: Tokenizer) -> Words:
+def encode_bad_words(words: Sequence[str], tokenizer: Tokenizer) -> Words:
     """Returns the tokens of each word, at the start of a text and after a space."""
-    texts = [text for word in words or () for text in (word.lstrip(), " " + word.lstrip())]
-    return tuple(dict.fromkeys(map(tuple, tokenizer.encode_batch(texts)))) if texts else ()
+    texts = [text for word in words for text in (word.lstrip(), " " + word.lstrip())]
+    return tuple(dict.fromkeys(map(tuple, tokenizer.encode_batch(texts))))
 
 
 def spell_token(token_id: int, tokenizer: Tokenizer, *, as_id: bool) -> str:

@@ -24,7 +24,8 @@ class UnreadField:
 
     def accepts(self, value: Any) -> bool:
         # 1 == True in Python, but not in JSON.
-        is_listed = any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in self.accepted)
+        is_bool = isinstance(value, bool)
+        is_listed = any(value == listed and is_bool == isinstance(listed, bool) for listed in self.accepted)
         return value is None or self.accepts_all or is_listed
 
     @property

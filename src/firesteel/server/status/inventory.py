@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,18 @@ class Inventory:
         self.status = status
 
     def routes(self) -> Sequence[ApiRoute]:
-        ping = {"path": "/ping", "answer": self.status.health, "gives": Health, "is_open": True}
+        ping = ApiRoute(
+            path="/ping",
+            answer=self.status.health,
+            says="Readiness, same as /health",
+            gives=Health,
+            is_open=True,
+            unready=503,
+            errors=(),
+        )
         return [
-            ApiRoute(**ping, says="Readiness, same as /health", unready=503, errors=()),
-            ApiRoute(**ping, says="Readiness, same as /health", unready=503, errors=(), verb="POST"),
+            ping,
+            replace(ping, verb="POST"),
             ApiRoute(path="/version", answer=self.version, says="Version of firesteel", gives=Version),
             ApiRoute(path="/load", answer=self.load, says="Requests under way", gives=Load),
             ApiRoute(path="/server_info", answer=self.server_info, says="Settings and device", gives=ServerInfo),
