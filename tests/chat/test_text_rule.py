@@ -13,6 +13,7 @@ from firesteel.chat.text_rule import lark_rule, regex_rule
         ("^a$", "/a/"),
         (r"\^a\$", r"/\^a\$/"),
         ("a\r\nb", r"/a\r\nb/"),
+        ("a\\\nb", r"/a\nb/"),
         ("^$", '""'),
     ],
 )

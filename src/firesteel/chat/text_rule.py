@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _TOKEN = re.compile(r"\\.|.", re.DOTALL)  # of a regular expression: an escaped character, or any other
-_ESCAPES = {"/": r"\/", "\n": r"\n", "\r": r"\r"}
+_ESCAPES = {"/": r"\/", "\n": r"\n", "\r": r"\r", "\\\n": r"\n", "\\\r": r"\r"}
 ANY_TEXT = r"/(.|\n)*/"
 
 
