@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from firesteel.server.http.route import ApiRoute
-from firesteel.server.openai.answers import ErrorAnswer
 from firesteel.server.openai.fields import UNREAD_FIELDS, UnreadField
 from firesteel.server.openai.requests import TOKEN
 from firesteel.version import find_version
@@ -27,7 +26,7 @@ NAMED = re.compile(r"{(\w+)(?::\w+)?}")  # a parameter in a path
 
 def build_document(routes: Sequence[ApiRoute], model_names: Sequence[str], vocab_size: int) -> dict[str, Any]:
     """Builds the document for OpenAPI 3.1. `model_names` are those that a request may name."""
-    types: set[type] = {ErrorAnswer}
+    types: set[type] = {route.failure for route in routes}
     types |= {route.takes for route in routes if route.takes is not None}
     types |= {route.gives for route in routes if not isinstance(route.gives, str)}
     ordered = sorted(types, key=lambda kind: kind.__name__)
@@ -47,7 +46,10 @@ def build_document(routes: Sequence[ApiRoute], model_names: Sequence[str], vocab
         "paths": documented,
         "components": {
             "schemas": components,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "header_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
     }
 
@@ -63,7 +65,7 @@ def describe(route: ApiRoute, schemas: Mapping[type, Any]) -> dict[str, Any]:
         kind = {"type": "string", "minLength": 1} | ({"enum": list(route.names)} if route.names else {})
         operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": kind} for name in names]
     if not route.is_open:
-        operation["security"] = [{}, {"key": []}]
+        operation["security"] = [{}, {"key": []}, {"header_key": []}]
     return operation
 
 
@@ -77,7 +79,7 @@ def describe_answers(route: ApiRoute, schemas: Mapping[type, Any]) -> dict[str, 
     answers = {"200": {"description": "OK", "content": content}}
     if route.unready is not None:
         answers[str(route.unready)] = {"description": "No engine is ready", "content": content}
-    failed = {"application/json": {"schema": schemas[ErrorAnswer]}}
+    failed = {"application/json": {"schema": schemas[route.failure]}}
     for status in route.errors:
         answers[str(status)] = {"description": http.HTTPStatus(status).phrase, "content": failed}
     return answers

@@ -40,6 +40,22 @@ T = TypeVar("T")
 Ending = Literal["prompt", "open", "closed"]
 
 
+class ContextExceeded(ApiError):
+    """A prompt that leaves no room for an answer."""
+
+    def __init__(self, num_prompt: int, max_context: int, *, param: str) -> None:
+        # Clients recognise OpenAI's first sentence and shorten the prompt, or ask another model.
+        super().__init__(
+            400,
+            f"This model's maximum context length is {max_context} tokens. However, the prompt has "
+            f"{num_prompt} tokens, and the answer needs at least one: shorten the prompt.",
+            param=param,
+            code="context_length_exceeded",
+        )
+        self.num_prompt = num_prompt
+        self.max_context = max_context
+
+
 class Service:
     def __init__(self, engine: ServedEngine, directory: Path, config: Config) -> None:
         self.engine = engine
@@ -121,14 +137,7 @@ class Service:
     def room_after(self, num_prompt: int, *, param: str = "messages") -> int:
         """Returns the number of tokens that may follow a prompt."""
         if num_prompt >= self.max_context:
-            # Clients recognise OpenAI's first sentence and shorten the prompt, or ask another model.
-            raise ApiError(
-                400,
-                f"This model's maximum context length is {self.max_context} tokens. However, the prompt has "
-                f"{num_prompt} tokens, and the answer needs at least one: shorten the prompt.",
-                param=param,
-                code="context_length_exceeded",
-            )
+            raise ContextExceeded(num_prompt, self.max_context, param=param)
         return self.max_context - num_prompt
 
     def salt_of(self, owner: str, cache_salt: str | None) -> str:

@@ -16,6 +16,7 @@ ROWS = {
     "MAX_UNKNOWN_FIELDS": "unknown fields",
     "MAX_MESSAGES": "`messages`",
     "MAX_TOOLS": "`tools`",
+    "MAX_DEFINITION_CHARACTERS": "the grammar of a custom tool",
     "MAX_METADATA": "`metadata`",
     "MAX_LOGIT_BIAS": "`logit_bias`",
     "MAX_STOP_TOKEN_IDS": "`stop_token_ids`",

@@ -26,7 +26,17 @@ T = TypeVar("T", bound=msgspec.Struct)
 MIB = 1 << 20
 BODY_TIMEOUT_S = 30.0
 LARGE_BODY = 64 << 10  # bytes: larger ones are counted, and parsed outside the event loop
-TEXT_ONLY = ("image_url", "input_image", "input_file", "input_audio", "file", "video_url", "audio_url")
+TEXT_ONLY = (
+    "image_url",
+    "input_image",
+    "input_file",
+    "input_audio",
+    "file",
+    "video_url",
+    "audio_url",
+    "image",
+    "document",
+)
 _fields_of_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 

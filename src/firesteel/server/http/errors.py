@@ -1,9 +1,11 @@
-"""Errors of requests as HTTP status and OpenAI's error object."""
+"""Errors of requests as HTTP status and error object: OpenAI's, unless the route's clients read another."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -46,11 +48,31 @@ class ApiError(Exception):
         kind = KINDS.get(self.status, "invalid_request_error")
         return ErrorAnswer(error=ErrorDetail(message=str(self), type=kind, param=self.param, code=self.code))
 
-    def response(self) -> Response:
+    def response(self, scope: Scope) -> Response:
         headers = {"retry-after": str(self.retry_s)} if self.retry_s else {}
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
-        return json_response(self.body, status=self.status, headers=headers)
+        return json_response(shape_of(scope).spell(self, scope), status=self.status, headers=headers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorShape:
+    """The form of errors that the clients of some routes read."""
+
+    spell: Callable[[ApiError, Scope], msgspec.Struct]  # the error object
+    event: str | None = None  # name of the event that ends a stream
+
+
+OPENAI_SHAPE = ErrorShape(spell=lambda error, _: error.body)
+
+
+def set_shape(scope: Scope, shape: ErrorShape) -> None:
+    scope.setdefault("state", {})["error_shape"] = shape
+
+
+def shape_of(scope: Scope) -> ErrorShape:
+    shape: ErrorShape = scope.get("state", {}).get("error_shape", OPENAI_SHAPE)
+    return shape
 
 
 class LibraryPanic(Exception):
@@ -139,7 +161,7 @@ async def answer_error(request: Request, error: Exception) -> Response:
     note_error(request.scope, error)
     if isinstance(error, ClientGone):
         return Response(status_code=GONE)
-    response = as_api_error(explain_route(request, error)).response()
+    response = as_api_error(explain_route(request, error)).response(request.scope)
     if isinstance(error, HTTPException) and error.headers:
         response.headers.update(error.headers)
     return response

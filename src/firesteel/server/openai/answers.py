@@ -170,9 +170,16 @@ class Completion(ApiAnswer, kw_only=True):
 
 
 class Model(ApiAnswer, kw_only=True):
+    """A served model, with the fields of OpenAI's, vLLM's and Anthropic's lists of models."""
+
     id: str
     object: Literal["model"] = "model"
+    type: Literal["model"] = "model"
     created: int
+    created_at: str  # the same time, as text
+    display_name: str
+    max_input_tokens: int
+    max_tokens: int
     root: str
     max_model_len: int
     owned_by: str = "firesteel"
@@ -183,6 +190,9 @@ class Model(ApiAnswer, kw_only=True):
 class ModelList(ApiAnswer, kw_only=True):
     object: Literal["list"] = "list"
     data: list[Model]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool = False
 
 
 class Tokens(ApiAnswer, kw_only=True):

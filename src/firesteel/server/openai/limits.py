@@ -10,6 +10,7 @@ MAX_CONTAINERS = 1 << 15  # objects and lists
 MAX_UNKNOWN_FIELDS = 64
 MAX_MESSAGES = 8192  # or input items, those of earlier responses included
 MAX_TOOLS = 1024
+MAX_DEFINITION_CHARACTERS = 1 << 16  # of the grammar of a custom tool
 MAX_METADATA = 64  # pairs
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKEN_IDS = 1024

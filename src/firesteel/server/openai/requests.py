@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from firesteel.chat.tools import TextRule
 from firesteel.server.openai.limits import (
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORDS,
@@ -85,6 +86,10 @@ class CalledFunction(Body):
     arguments: str
 
 
+class CalledWithText(CalledFunction):
+    """A call whose argument is plain text. Only other endpoints create it, never a chat request."""
+
+
 class ToolCall(Body):
     id: str
     function: CalledFunction
@@ -117,6 +122,12 @@ class FunctionSpec(Body):
     strict: bool | None = None
 
 
+class TextFunctionSpec(FunctionSpec, kw_only=True):
+    """A function whose argument is plain text. Only other endpoints create it, never a chat request."""
+
+    text: TextRule
+
+
 class ToolSpec(Body):
     function: FunctionSpec
     type: Literal["function"] = "function"
@@ -129,9 +140,22 @@ class NamedFunction(Body):
     name: Name
 
 
-class NamedChoice(Body):
+class NamedChoice(Body, tag_field="type", tag="function"):
+    function: NamedFunction
+
+
+class AllowedFunction(Body):
     function: NamedFunction
     type: Literal["function"] = "function"
+
+
+class AllowedFunctions(Body):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedFunction], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedChoice(Body, tag_field="type", tag="allowed_tools"):
+    allowed_tools: AllowedFunctions
 
 
 class TextFormat(Body, tag_field="type", tag="text"):
@@ -215,7 +239,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
     include_reasoning: bool | None = None
     chat_template_kwargs: TemplateOptions | None = None
     tools: Tools | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | AllowedChoice | None = None
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -50,7 +51,9 @@ class StatusEndpoints:
         self.service = service
 
     async def models(self, request: HttpRequest) -> Response:
-        return json_response(ModelList(data=[self._model(name) for name in self.service.names]))
+        names = self.service.names
+        data = [self._model(name) for name in names]
+        return json_response(ModelList(data=data, first_id=names[0], last_id=names[-1]))
 
     async def model(self, request: HttpRequest) -> Response:
         return json_response(self._model(self.service.check_model(request.path_params["name"])))
@@ -148,7 +151,11 @@ class StatusEndpoints:
         return Model(
             id=name,
             created=self.service.created,
+            created_at=datetime.datetime.fromtimestamp(self.service.created, datetime.UTC).isoformat(),
+            display_name=name,
             root=self.service.root,
             max_model_len=self.service.max_context,
+            max_input_tokens=self.service.max_context,
+            max_tokens=self.service.max_context,
             formats=self.service.engine.facts.formats,
         )
