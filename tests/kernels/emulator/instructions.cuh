@@ -19,6 +19,9 @@ typedef unsigned long long u64;
 struct alignas(8) uint2 {
     u32 x, y;
 };
+struct alignas(8) float2 {
+    float x, y;
+};
 struct alignas(16) uint4 {
     u32 x, y, z, w;
 };
@@ -39,6 +42,7 @@ inline float __expf(float x) { return expf(x); }
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 template <class A, class B> auto min(A a, B b) { return b < a ? b : a; }
 template <class A, class B> auto max(A a, B b) { return a < b ? b : a; }
+inline int read_thread() { return threadIdx.x; }
 inline int __popc(u32 x) { return __builtin_popcount(x); }
 inline int __ffs(u32 x) { return __builtin_ffs((int)x); }
 inline long long clock64() { return 0; }
@@ -78,6 +82,9 @@ DEVICE void barrier_expect(u64 *bar, u32 bytes) {
 DEVICE void barrier_arrive(u64 *bar) {
     machine::update((uint64_t *)bar, [](machine::Barrier &state) { state.missing--; });
 }
+DEVICE void barrier_arrive_if(u64 *bar, bool is_due) {
+    if (is_due) barrier_arrive(bar);
+}
 DEVICE void barrier_wait(u64 *bar, u32 parity) {
     machine::random_delay();
     machine::wait_until([=] { return machine::is_past((uint64_t *)bar, parity); });
@@ -86,6 +93,15 @@ DEVICE void copy_bulk(void *to, const void *from, u32 bytes, u64 *bar) {
     if ((u64)to % 16 || (u64)from % 16 || bytes % 16 || !bytes) machine::fail("a copy is not of whole 16 bytes");
     memset(to, 0xFF, bytes);
     machine::here->copies.push_back({to, from, bytes, (uint64_t *)bar});
+}
+DEVICE void copy_sixteen(void *to, const void *from) {
+    if ((u64)to % 16 || (u64)from % 16) machine::fail("a copy is not of aligned 16 bytes");
+    memset(to, 0xFF, 16);
+    machine::here->now->copies.push_back({to, from, 16, nullptr});
+}
+DEVICE void barrier_arrive_after_copies(u64 *bar) {
+    machine::here->batches.push_back({std::move(machine::here->now->copies), (uint64_t *)bar});
+    machine::here->now->copies.clear();
 }
 DEVICE void prefetch_bulk(const void *from, u32 bytes) {
     volatile u8 first = *(const u8 *)from, last = ((const u8 *)from)[bytes - 1];  // both must be readable
@@ -136,6 +152,10 @@ DEVICE u16 nearest_bf16(float x) {
     return x != x ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
 }
 DEVICE u32 narrow_pair(float low, float high) { return nearest_bf16(low) | (u32)nearest_bf16(high) << 16; }
+DEVICE u32 multiply_pairs(u32 a, u32 b) {
+    return narrow_pair(__uint_as_float(a << 16) * __uint_as_float(b << 16),
+                       __uint_as_float(a & 0xFFFF0000u) * __uint_as_float(b & 0xFFFF0000u));
+}
 DEVICE float nearest_e4m3(float x) {
     if (x != x) return x;
     float size = fabsf(x), step = exp2f(fmaxf(floorf(log2f(fmaxf(size, 1e-30f))), -6) - 3);

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from firesteel.device import find_capability
 from firesteel.formats import mxfp4
-from firesteel.kernels.op.needs import cuda_ready, triton_ready
+from firesteel.kernels.op.needs import cuda_ready, hopper_ready, triton_ready
 from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import TiledOperands
 from firesteel.kernels.op.profile import EXPERTS, OpProfile
@@ -35,7 +35,7 @@ from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_
 from firesteel.kernels.operands.fed import Fed, refuse_activation, refuse_fed
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Experts, random_experts
-from firesteel.kernels.ops import moe_stream
+from firesteel.kernels.ops import moe_stream, moe_wgmma
 from firesteel.kernels.ops.moe_code import GEMV_TOKENS, list_code
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 
@@ -177,6 +177,17 @@ def _accepts_streamed(operands: MoeMatmulOperands) -> str | None:
 @moe_matmul.implementation("cuda:stream", needs=cuda_ready(), accepts=_accepts_streamed)
 def cuda_stream(operands: MoeMatmulOperands) -> Tensor:
     return moe_stream.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
+
+
+def _accepts_many(operands: MoeMatmulOperands) -> str | None:
+    if operands.tile != AUTO:
+        return f"has no tiles, and {operands.tile} is pinned"
+    return moe_wgmma.refuse(operands.x, operands.ids, operands.weights, operands.experts, operands.activation)
+
+
+@moe_matmul.implementation("cuda:wgmma", needs=hopper_ready(), accepts=_accepts_many)
+def cuda_wgmma(operands: MoeMatmulOperands) -> Tensor:
+    return moe_wgmma.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
 
 
 moe_matmul.prefer("cuda:stream", "triton:gemv", "triton:gemm")

@@ -1,0 +1,235 @@
+// One matmul of the experts for many tokens. IS_UP: gate and up, SwiGLU; else down, weighted.
+//
+// A tile is a strip of an expert's rows and up to WIDEST of its tokens; CTAs take tiles in turn. A producer warpgroup
+// copies weights and tokens to a ring of stages, 64 columns each. Consumer warpgroups widen the weights to bf16, BLOCKS times 64
+// rows each, and multiply them from registers by the tokens in shared memory.
+#include "moe_tiles.cuh"
+#include "swizzle.cuh"
+#include "wgmma.cuh"
+#include "widen.cuh"
+
+extern __shared__ __align__(1024) char shared[];
+constexpr int K = NUM_COLUMNS, STEPS = K / 64, GROUPS = K / 32, ALL_BLOCKS = NUM_ROWS / 64;
+constexpr int BLOCKS = NUM_BLOCKS, WARPGROUPS = NUM_WARPGROUPS, CONSUMERS = 4 * WARPGROUPS;
+constexpr int PRODUCERS = 4, THREADS = 32 * (CONSUMERS + PRODUCERS), STAGES = NUM_STAGES;
+// Registers per thread: an SM has 512 for one thread of each warpgroup. Producers leave theirs to the consumers.
+constexpr int LAUNCHED_REGISTERS = 512 / (WARPGROUPS + 1) / 8 * 8, FEW_REGISTERS = 32;
+constexpr int MANY_REGISTERS = (LAUNCHED_REGISTERS * (WARPGROUPS + 1) - FEW_REGISTERS) / WARPGROUPS / 8 * 8;
+constexpr int TOKEN_BYTES = WIDEST * 128, CODE_BYTES = STRIP * 64 * 32, SCALE_BYTES = STRIP * 64 * GROUPS;
+constexpr int BARRIER_BYTES = (2 * STAGES + 4) * 8;
+static_assert(K % 64 == 0 && NUM_ROWS % 64 == 0 && STRIP == WARPGROUPS * BLOCKS, "whole blocks and steps");
+static_assert(!IS_UP || STRIP % 2 == 0 && NUM_ROWS % 128 == 0, "two blocks make 64 columns of the next matmul");
+static_assert(total(STAGES * TOKEN_BYTES, STAGES * CODE_BYTES, 2 * SCALE_BYTES, BARRIER_BYTES, sizeof(Tiles)) ==
+                  SHARED_BYTES,
+              "as launched");
+
+// Stage of the ring and parity of its barriers, of one step after another.
+struct Turn {
+    int stage = 0;
+    u32 parity = 0;
+    __device__ __forceinline__ void advance() {
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+    __device__ __forceinline__ int last() const { return stage ? stage - 1 : STAGES - 1; }
+};
+
+struct Buffers {
+    char *tokens, *codes;
+    u8 *scales;  // of two strips
+    u64 *full, *free, *scales_full, *scales_free;
+    Tiles *tiles;
+    __device__ __forceinline__ Buffers() {
+        Arena arena{shared};
+        tokens = arena.take(STAGES * TOKEN_BYTES);
+        codes = arena.take(STAGES * CODE_BYTES);
+        scales = (u8 *)arena.take(2 * SCALE_BYTES);
+        full = (u64 *)arena.take(BARRIER_BYTES);
+        free = full + STAGES, scales_full = free + STAGES, scales_free = scales_full + 2;
+        tiles = (Tiles *)arena.take(sizeof(Tiles));
+    }
+    __device__ __forceinline__ void start() {
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < STAGES; i++)
+                barrier_init(full + i, 32 * PRODUCERS + 1), barrier_init(free + i, CONSUMERS * ARRIVING);
+            for (int i = 0; i < 2; i++)
+                barrier_init(scales_full + i, 1), barrier_init(scales_free + i, CONSUMERS * ARRIVING);
+            barrier_publish();
+        }
+    }
+};
+
+// Called by a whole warp. Without a branch, across which the compiler would let no wgmma run.
+DEVICE void arrive(u64 *bar, bool is_due = true) {
+    __syncwarp();
+    barrier_arrive_if(bar, is_due && threadIdx.x % 32 < ARRIVING);
+}
+
+// Row of its strip that is MMA row `lane / 4` (`is_low`: 8 further) of warp `warp` in block `block`. The two MMA rows of
+// a lane are gate and up of one column, or two neighbouring pairs of rows; after a transposition a lane holds what is
+// stored side by side.
+DEVICE int row_of(int block, int warp, int row, bool is_low) {
+    if (IS_UP) return 128 * (block / 2) + 2 * (8 * (block % 2) + warp + column_at(0, row)) + is_low;
+    return 64 * block + 16 * warp + 4 * (row / 2) + row % 2 + 2 * is_low;
+}
+
+// By the producer warps.
+DEVICE void load_all(Buffers &buffers, const u16 *x, const u8 *codes, const u8 *scales, int num_places) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, taken = 0;
+    // a lane copies half of the 32 bytes of a row, a warp the 16 rows that a consumer warp multiplies
+    u64 own = (u64)row_of(0, warp, lane / 2 % 8, lane >= 16) * (K / 2) + lane % 2 * 16;
+    Turn turn;
+    for (int item = blockIdx.x; item < buffers.tiles->total(); item += gridDim.x, taken++) {
+        Tile tile = buffers.tiles->find(item);
+        u64 row = (u64)tile.expert * NUM_ROWS + tile.strip * (STRIP * 64);
+        int blocks = min(STRIP, ALL_BLOCKS - tile.strip * STRIP), bytes = (tile.count + 7) / 8 * 1024;
+        if (taken >= 2) barrier_wait(buffers.scales_free + taken % 2, taken / 2 - 1 & 1);
+        __syncwarp();
+        if (threadIdx.x % 128 == 0) {
+            barrier_expect(buffers.scales_full + taken % 2, blocks * 64 * GROUPS);
+            copy_bulk(buffers.scales + taken % 2 * SCALE_BYTES, scales + row * GROUPS, blocks * 64 * GROUPS,
+                      buffers.scales_full + taken % 2);
+        }
+        const u8 *from = codes + row * (K / 2) + own;
+        const u16 *tokens = x + (u64)tile.first * 64;
+        for (int step = 0; step < STEPS; step++, from += 32, tokens += (u64)num_places * 64, turn.advance()) {
+            u64 *full = buffers.full + turn.stage;
+            barrier_wait(buffers.free + turn.stage, turn.parity ^ 1);
+            __syncwarp();
+            if (threadIdx.x % 128 == 0) {
+                barrier_expect(full, bytes);
+                copy_bulk(buffers.tokens + turn.stage * TOKEN_BYTES, tokens, bytes, full);
+            }
+            char *to = buffers.codes + turn.stage * CODE_BYTES + warp * 512 + lane * 16;
+#pragma unroll
+            for (int i = 0; i < STRIP; i++)
+                if (i < blocks) copy_sixteen(to + 2048 * i, from + (u64)row_of(i, 0, 0, false) * (K / 2));
+            barrier_arrive_after_copies(full);
+        }
+    }
+}
+
+struct Output {
+    const int *order;
+    const float *weights;  // by place
+    const u16 *bias;
+    void *out;
+    float limit;
+    int num_places;
+};
+
+// Stores a block's sums: SwiGLU in the order that the next matmul reads, or rows of `out` [pairs, NUM_ROWS].
+template <int N> DEVICE void store_block(const float *sums, const Tile &tile, int block, const Output &to) {
+    int thread = read_thread(), lane = thread % 32, warp = thread / 32 % 4, row = lane / 4;
+    int in_expert = tile.strip * STRIP * 64;
+    const u16 *bias = to.bias + (u64)tile.expert * NUM_ROWS + in_expert;
+    float top = wide(bias[row_of(block, warp, row, false)]), low = wide(bias[row_of(block, warp, row, true)]);
+    block += tile.strip * STRIP;
+#pragma unroll
+    for (int i = 0; i < N / 8; i++) {
+        float y[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) y[j] = fmaf(sums[4 * i + j], WIDENED_UNIT, j < 2 ? top : low);
+        int token = 8 * i + row, place = tile.first + token;
+        if (IS_UP) {
+            u32 pair = transpose(narrow_pair(swiglu(y[0], y[2], to.limit), swiglu(y[1], y[3], to.limit)));
+            u64 at = part_at(block / 2, place, block % 2 * 4 + warp, to.num_places) + lane % 4 * 2;
+            if (token < tile.count) *(u32 *)((u16 *)to.out + at) = pair;
+        } else {
+            float2 weight = *(const float2 *)(to.weights + tile.first + 8 * i + lane % 4 * 2);
+            u32 first = transpose(narrow_pair(y[0] * weight.x, y[1] * weight.y));
+            u32 second = transpose(narrow_pair(y[2] * weight.x, y[3] * weight.y));
+            if (token < tile.count) {
+                u64 at = (u64)to.order[place] * NUM_ROWS + block * 64 + warp * 16 + lane % 4 * 4;
+                *(uint2 *)((u16 *)to.out + at) = uint2{first, second};
+            }
+        }
+    }
+}
+
+// By a consumer warpgroup: BLOCKS blocks of a tile with up to N tokens.
+template <int N> DEVICE void multiply_tile(Buffers &buffers, Turn &turn, int taken, const Output &to) {
+    int thread = read_thread(), lane = thread % 32, warp = thread / 32 % 4, first_block = thread / 128 * BLOCKS;
+    const char *own_codes = buffers.codes + (first_block * 4 + warp) * 512 + lane * 8;
+    const u8 *own_scales = buffers.scales + taken % 2 * SCALE_BYTES + lane % 4 / 2;
+    float sums[BLOCKS][N / 2];
+#pragma unroll
+    for (int block = 0; block < BLOCKS; block++)
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) sums[block][i] = 0;
+    barrier_wait(buffers.scales_full + taken % 2, taken / 2 & 1);
+    for (int step = 0; step < STEPS; step++, turn.advance()) {
+        barrier_wait(buffers.full + turn.stage, turn.parity);
+        u64 tokens = describe_swizzled(buffers.tokens + turn.stage * TOKEN_BYTES);
+        const char *codes = own_codes + turn.stage * CODE_BYTES;
+#pragma unroll
+        for (int block = 0; block < BLOCKS; block++) {
+            uint2 top = *(const uint2 *)(codes + block * 2048), low = *(const uint2 *)(codes + block * 2048 + 256);
+            u32 top_scale = widen_scale(own_scales[row_of(first_block + block, warp, lane / 4, false) * GROUPS + 2 * step]);
+            u32 low_scale = widen_scale(own_scales[row_of(first_block + block, warp, lane / 4, true) * GROUPS + 2 * step]);
+            wgmma_wait<1>();
+            u32 a[8], b[8];
+            widen_codes(top.x, top_scale, a), widen_codes(low.x, low_scale, a + 1);
+            wgmma_fence(a);
+            wgmma<N>(sums[block], a[0], a[1], a[2], a[3], tokens);
+            wgmma<N>(sums[block], a[4], a[5], a[6], a[7], tokens + 2);
+            wgmma_commit();
+            wgmma_wait<1>();
+            if (block == 0) arrive(buffers.free + turn.last(), step > 0);  // all products of the step before are complete
+            widen_codes(top.y, top_scale, b), widen_codes(low.y, low_scale, b + 1);
+            wgmma_fence(b);
+            wgmma<N>(sums[block], b[0], b[1], b[2], b[3], tokens + 4);
+            wgmma<N>(sums[block], b[4], b[5], b[6], b[7], tokens + 6);
+            wgmma_commit();
+        }
+    }
+    wgmma_wait<0>();
+    arrive(buffers.free + turn.last());
+    arrive(buffers.scales_free + taken % 2);
+    Tile tile = buffers.tiles->find(blockIdx.x + taken * gridDim.x);  // again: no register held it
+#pragma unroll
+    for (int block = 0; block < BLOCKS; block++)
+        if (tile.strip * STRIP + first_block + block < ALL_BLOCKS)
+            store_block<N>(sums[block], tile, first_block + block, to);
+}
+
+__device__ constexpr int index_of(int width) {
+    int index = 0;
+    while (ALL_WIDTHS[index] != width) index++;
+    return index;
+}
+// By a consumer warpgroup: this CTA's tiles of a width. Each width has its own loop: in a common one, the sums of all
+// widths would compete for registers.
+template <int N> DEVICE void multiply_width(Buffers &buffers, Turn &turn, int &taken, const Output &to) {
+    constexpr int WIDTH = index_of(N);
+    for (; (int)(blockIdx.x + taken * gridDim.x) < buffers.tiles->ends[WIDTH]; taken++)
+        multiply_tile<N>(buffers, turn, taken, to);
+}
+template <int... N> struct Widths {
+    __device__ __forceinline__ static void multiply(Buffers &buffers, Turn &turn, const Output &to) {
+        int taken = 0;
+        (multiply_width<N>(buffers, turn, taken, to), ...);
+    }
+};
+
+// x is [K / 64, num_places, 64], `starts`, `counts`, `order` and `weights` as moe_place writes them. `out` is x of the
+// next matmul, or [pairs, NUM_ROWS] bf16.
+extern "C" __global__ void
+__launch_bounds__(THREADS, 1)
+moe_wgmma(const u16 *x, const int *starts, const int *counts, const int *order, const float *weights, const u8 *codes,
+          const u8 *scales, const u16 *bias, void *out, float limit, int num_places) {
+    Buffers buffers;
+    buffers.start();
+    launch_dependents();
+    wait_for_inputs();
+    if (threadIdx.x / 32 == 0) buffers.tiles->list(starts, counts);
+    __syncthreads();
+    if (threadIdx.x / 32 >= CONSUMERS) {
+        lower_registers<FEW_REGISTERS>();
+        load_all(buffers, x, codes, scales, num_places);
+        return;
+    }
+    raise_registers<MANY_REGISTERS>();
+    Output to{order, weights, bias, out, limit, num_places};
+    Turn turn;
+    Widths<WIDTHS>::multiply(buffers, turn, to);
+}
