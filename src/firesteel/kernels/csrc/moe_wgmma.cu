@@ -15,11 +15,19 @@ constexpr int PRODUCERS = 4, THREADS = 32 * (CONSUMERS + PRODUCERS), STAGES = NU
 // Registers per thread: an SM has 512 for one thread of each warpgroup. Producers leave theirs to the consumers.
 constexpr int LAUNCHED_REGISTERS = 512 / (WARPGROUPS + 1) / 8 * 8, FEW_REGISTERS = 32;
 constexpr int MANY_REGISTERS = (LAUNCHED_REGISTERS * (WARPGROUPS + 1) - FEW_REGISTERS) / WARPGROUPS / 8 * 8;
-constexpr int TOKEN_BYTES = WIDEST * 128, CODE_BYTES = STRIP * 64 * 32, SCALE_BYTES = STRIP * 64 * GROUPS;
+constexpr int TOKEN_BYTES = WIDEST * 128, CODE_BYTES = STRIP * 64 * 32;
 constexpr int BARRIER_BYTES = (2 * STAGES + 4) * 8;
 static_assert(K % 64 == 0 && NUM_ROWS % 64 == 0 && STRIP == WARPGROUPS * BLOCKS, "whole blocks and steps");
 static_assert(!IS_UP || STRIP % 2 == 0 && NUM_ROWS % 128 == 0, "two blocks make 64 columns of the next matmul");
-static_assert(total(STAGES * TOKEN_BYTES, STAGES * CODE_BYTES, 2 * SCALE_BYTES, BARRIER_BYTES, sizeof(Tiles)) ==
+
+// What consumers need of a tile beside the stages. Aligned, so that bulk copies can fill it.
+struct Strip {
+    u8 scales[STRIP * 64 * GROUPS];
+    u16 bias[STRIP * 64];
+    float weights[IS_UP ? 4 : WIDEST];
+    int order[IS_UP ? 4 : WIDEST];
+};
+static_assert(total(STAGES * TOKEN_BYTES, STAGES * CODE_BYTES, 2 * sizeof(Strip), BARRIER_BYTES, sizeof(Tiles)) ==
                   SHARED_BYTES,
               "as launched");
 
@@ -35,16 +43,16 @@ struct Turn {
 
 struct Buffers {
     char *tokens, *codes;
-    u8 *scales;  // of two strips
-    u64 *full, *free, *scales_full, *scales_free;
+    Strip *strips;  // of this tile and of the next
+    u64 *full, *free, *strip_full, *strip_free;
     Tiles *tiles;
     __device__ __forceinline__ Buffers() {
         Arena arena{shared};
         tokens = arena.take(STAGES * TOKEN_BYTES);
         codes = arena.take(STAGES * CODE_BYTES);
-        scales = (u8 *)arena.take(2 * SCALE_BYTES);
+        strips = (Strip *)arena.take(2 * sizeof(Strip));
         full = (u64 *)arena.take(BARRIER_BYTES);
-        free = full + STAGES, scales_full = free + STAGES, scales_free = scales_full + 2;
+        free = full + STAGES, strip_full = free + STAGES, strip_free = strip_full + 2;
         tiles = (Tiles *)arena.take(sizeof(Tiles));
     }
     __device__ __forceinline__ void start() {
@@ -52,7 +60,7 @@ struct Buffers {
             for (int i = 0; i < STAGES; i++)
                 barrier_init(full + i, 32 * PRODUCERS + 1), barrier_init(free + i, CONSUMERS * ARRIVING);
             for (int i = 0; i < 2; i++)
-                barrier_init(scales_full + i, 1), barrier_init(scales_free + i, CONSUMERS * ARRIVING);
+                barrier_init(strip_full + i, 1), barrier_init(strip_free + i, CONSUMERS * ARRIVING);
             barrier_publish();
         }
     }
@@ -72,9 +80,30 @@ DEVICE int row_of(int block, int warp, int row, bool is_low) {
     return 64 * block + 16 * warp + 4 * (row / 2) + row % 2 + 2 * is_low;
 }
 
-// By the producer warps.
-DEVICE void load_all(Buffers &buffers, const u16 *x, const u8 *codes, const u8 *scales, int num_places) {
+struct Inputs {
+    const u16 *x;
+    const float *weights;  // by place
+    const int *order;
+    const u8 *codes, *scales;
+    const u16 *bias;
+    int num_places;
+};
+
+// By one thread.
+DEVICE void load_strip(const Inputs &from, const Tile &tile, u64 row, int blocks, Strip *to, u64 *full) {
+    int tokens = (tile.count + 7) / 8 * 8;
+    barrier_expect(full, blocks * 64 * (GROUPS + 2) + (IS_UP ? 0 : 8 * tokens));
+    copy_bulk(to->scales, from.scales + row * GROUPS, blocks * 64 * GROUPS, full);
+    copy_bulk(to->bias, from.bias + row, blocks * 64 * 2, full);
+    if (IS_UP) return;
+    copy_bulk(to->weights, from.weights + tile.first, 4 * tokens, full);
+    copy_bulk(to->order, from.order + tile.first, 4 * tokens, full);
+}
+
+// By the producer warps. Only tokens depend on the kernel before this one.
+DEVICE void load_all(Buffers &buffers, const Inputs &inputs) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, taken = 0;
+    bool is_first = threadIdx.x % 128 == 0;
     // a lane copies half of the 32 bytes of a row, a warp the 16 rows that a consumer warp multiplies
     u64 own = (u64)row_of(0, warp, lane / 2 % 8, lane >= 16) * (K / 2) + lane % 2 * 16;
     Turn turn;
@@ -82,47 +111,42 @@ DEVICE void load_all(Buffers &buffers, const u16 *x, const u8 *codes, const u8 *
         Tile tile = buffers.tiles->find(item);
         u64 row = (u64)tile.expert * NUM_ROWS + tile.strip * (STRIP * 64);
         int blocks = min(STRIP, ALL_BLOCKS - tile.strip * STRIP), bytes = (tile.count + 7) / 8 * 1024;
-        if (taken >= 2) barrier_wait(buffers.scales_free + taken % 2, taken / 2 - 1 & 1);
+        if (taken >= 2) barrier_wait(buffers.strip_free + taken % 2, taken / 2 - 1 & 1);
         __syncwarp();
-        if (threadIdx.x % 128 == 0) {
-            barrier_expect(buffers.scales_full + taken % 2, blocks * 64 * GROUPS);
-            copy_bulk(buffers.scales + taken % 2 * SCALE_BYTES, scales + row * GROUPS, blocks * 64 * GROUPS,
-                      buffers.scales_full + taken % 2);
-        }
-        const u8 *from = codes + row * (K / 2) + own;
-        const u16 *tokens = x + (u64)tile.first * 64;
-        for (int step = 0; step < STEPS; step++, from += 32, tokens += (u64)num_places * 64, turn.advance()) {
+        if (is_first)
+            load_strip(inputs, tile, row, blocks, buffers.strips + taken % 2, buffers.strip_full + taken % 2);
+        const u8 *codes = inputs.codes + row * (K / 2) + own;
+        const u16 *tokens = inputs.x + (u64)tile.first * 64;
+        for (int step = 0; step < STEPS; step++, codes += 32, tokens += (u64)inputs.num_places * 64, turn.advance()) {
             u64 *full = buffers.full + turn.stage;
             barrier_wait(buffers.free + turn.stage, turn.parity ^ 1);
             __syncwarp();
-            if (threadIdx.x % 128 == 0) {
-                barrier_expect(full, bytes);
-                copy_bulk(buffers.tokens + turn.stage * TOKEN_BYTES, tokens, bytes, full);
-            }
             char *to = buffers.codes + turn.stage * CODE_BYTES + warp * 512 + lane * 16;
 #pragma unroll
             for (int i = 0; i < STRIP; i++)
-                if (i < blocks) copy_sixteen(to + 2048 * i, from + (u64)row_of(i, 0, 0, false) * (K / 2));
+                if (i < blocks) copy_sixteen(to + 2048 * i, codes + (u64)row_of(i, 0, 0, false) * (K / 2));
             barrier_arrive_after_copies(full);
+            if (is_first) {
+                if (!IS_UP && taken == 0 && step == 0) wait_for_inputs();
+                barrier_expect(full, bytes);
+                copy_bulk(buffers.tokens + turn.stage * TOKEN_BYTES, tokens, bytes, full);
+            }
+            __syncwarp();
         }
     }
 }
 
 struct Output {
-    const int *order;
-    const float *weights;  // by place
-    const u16 *bias;
     void *out;
     float limit;
     int num_places;
 };
 
 // Stores a block's sums: SwiGLU in the order that the next matmul reads, or rows of `out` [pairs, NUM_ROWS].
-template <int N> DEVICE void store_block(const float *sums, const Tile &tile, int block, const Output &to) {
+template <int N>
+DEVICE void store_block(const float *sums, const Strip &strip, const Tile &tile, int block, const Output &to) {
     int thread = read_thread(), lane = thread % 32, warp = thread / 32 % 4, row = lane / 4;
-    int in_expert = tile.strip * STRIP * 64;
-    const u16 *bias = to.bias + (u64)tile.expert * NUM_ROWS + in_expert;
-    float top = wide(bias[row_of(block, warp, row, false)]), low = wide(bias[row_of(block, warp, row, true)]);
+    float top = wide(strip.bias[row_of(block, warp, row, false)]), low = wide(strip.bias[row_of(block, warp, row, true)]);
     block += tile.strip * STRIP;
 #pragma unroll
     for (int i = 0; i < N / 8; i++) {
@@ -135,11 +159,11 @@ template <int N> DEVICE void store_block(const float *sums, const Tile &tile, in
             u64 at = part_at(block / 2, place, block % 2 * 4 + warp, to.num_places) + lane % 4 * 2;
             if (token < tile.count) *(u32 *)((u16 *)to.out + at) = pair;
         } else {
-            float2 weight = *(const float2 *)(to.weights + tile.first + 8 * i + lane % 4 * 2);
+            float2 weight = *(const float2 *)(strip.weights + 8 * i + lane % 4 * 2);
             u32 first = transpose(narrow_pair(y[0] * weight.x, y[1] * weight.y));
             u32 second = transpose(narrow_pair(y[2] * weight.x, y[3] * weight.y));
             if (token < tile.count) {
-                u64 at = (u64)to.order[place] * NUM_ROWS + block * 64 + warp * 16 + lane % 4 * 4;
+                u64 at = (u64)strip.order[token] * NUM_ROWS + block * 64 + warp * 16 + lane % 4 * 4;
                 *(uint2 *)((u16 *)to.out + at) = uint2{first, second};
             }
         }
@@ -150,13 +174,14 @@ template <int N> DEVICE void store_block(const float *sums, const Tile &tile, in
 template <int N> DEVICE void multiply_tile(Buffers &buffers, Turn &turn, int taken, const Output &to) {
     int thread = read_thread(), lane = thread % 32, warp = thread / 32 % 4, first_block = thread / 128 * BLOCKS;
     const char *own_codes = buffers.codes + (first_block * 4 + warp) * 512 + lane * 8;
-    const u8 *own_scales = buffers.scales + taken % 2 * SCALE_BYTES + lane % 4 / 2;
+    const Strip &strip = buffers.strips[taken % 2];
+    const u8 *own_scales = strip.scales + lane % 4 / 2;
     float sums[BLOCKS][N / 2];
 #pragma unroll
     for (int block = 0; block < BLOCKS; block++)
 #pragma unroll
         for (int i = 0; i < N / 2; i++) sums[block][i] = 0;
-    barrier_wait(buffers.scales_full + taken % 2, taken / 2 & 1);
+    barrier_wait(buffers.strip_full + taken % 2, taken / 2 & 1);
     for (int step = 0; step < STEPS; step++, turn.advance()) {
         barrier_wait(buffers.full + turn.stage, turn.parity);
         u64 tokens = describe_swizzled(buffers.tokens + turn.stage * TOKEN_BYTES);
@@ -184,12 +209,12 @@ template <int N> DEVICE void multiply_tile(Buffers &buffers, Turn &turn, int tak
     }
     wgmma_wait<0>();
     arrive(buffers.free + turn.last());
-    arrive(buffers.scales_free + taken % 2);
     Tile tile = buffers.tiles->find(blockIdx.x + taken * gridDim.x);  // again: no register held it
 #pragma unroll
     for (int block = 0; block < BLOCKS; block++)
         if (tile.strip * STRIP + first_block + block < ALL_BLOCKS)
-            store_block<N>(sums[block], tile, first_block + block, to);
+            store_block<N>(sums[block], strip, tile, first_block + block, to);
+    arrive(buffers.strip_free + taken % 2);
 }
 
 __device__ constexpr int index_of(int width) {
@@ -219,17 +244,19 @@ moe_wgmma(const u16 *x, const int *starts, const int *counts, const int *order, 
           const u8 *scales, const u16 *bias, void *out, float limit, int num_places) {
     Buffers buffers;
     buffers.start();
+    // down's list of tiles, and what it reads beside tokens, were final when up began
+    if (IS_UP) wait_for_inputs();
     launch_dependents();
-    wait_for_inputs();
     if (threadIdx.x / 32 == 0) buffers.tiles->list(starts, counts);
     __syncthreads();
     if (threadIdx.x / 32 >= CONSUMERS) {
         lower_registers<FEW_REGISTERS>();
-        load_all(buffers, x, codes, scales, num_places);
+        load_all(buffers, Inputs{x, weights, order, codes, scales, bias, num_places});
+        wait_for_inputs();
         return;
     }
     raise_registers<MANY_REGISTERS>();
-    Output to{order, weights, bias, out, limit, num_places};
     Turn turn;
-    Widths<WIDTHS>::multiply(buffers, turn, to);
+    Widths<WIDTHS>::multiply(buffers, turn, Output{out, limit, num_places});
+    wait_for_inputs();
 }

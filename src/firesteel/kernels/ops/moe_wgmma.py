@@ -49,21 +49,21 @@ class Shape:
     def threads(self) -> int:
         return WARPGROUP * (self.warpgroups + 1)
 
-    def shared_bytes(self, stages: int, columns: int, experts: int) -> int:
+    def shared_bytes(self, stages: int, is_up: bool, columns: int, experts: int) -> int:
         rows = self.strip * BLOCK
         parts = (
             stages * self.widths[0] * 2 * BLOCK,
             stages * rows * BLOCK // 2,
-            2 * rows * columns // 32,
+            2 * (rows * (columns // 32 + 2) + 8 * (4 if is_up else self.widths[0])),  # `Strip`
             8 * (2 * stages + 4),
             4 * (len(self.widths) + 1 + 4 * experts),  # `Tiles` in csrc/moe_tiles.cuh
         )
         return sum(map(align, parts))
 
-    def count_stages(self, columns: int, experts: int, limit: int) -> int:
+    def count_stages(self, is_up: bool, columns: int, experts: int, limit: int) -> int:
         """Returns how many stages fit `limit` bytes of shared memory; 0 if none does."""
         for stages in range(self.most_stages, 0, -1):
-            if self.shared_bytes(stages, columns, experts) <= limit:
+            if self.shared_bytes(stages, is_up, columns, experts) <= limit:
                 return stages
         return 0
 
@@ -115,11 +115,10 @@ def refuse(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, activation
 def _refuse_memory(machine: Machine, ids: Tensor, experts: Experts) -> str | None:
     """Returns why the machine has too little shared memory for one of the matmuls, or None."""
     num_experts, rows = experts.gate_up_bias.shape
-    for shape, columns in zip(
-        choose_shapes(ids.numel(), num_experts), (experts.down_bias.shape[1], rows // 2), strict=True
-    ):
-        if not shape.count_stages(columns, num_experts, machine.shared_bytes):
-            needed = shape.shared_bytes(1, columns, num_experts)
+    up, down = choose_shapes(ids.numel(), num_experts)
+    for shape, is_up, columns in ((up, True, experts.down_bias.shape[1]), (down, False, rows // 2)):
+        if not shape.count_stages(is_up, columns, num_experts, machine.shared_bytes):
+            needed = shape.shared_bytes(1, is_up, columns, num_experts)
             return f"needs {needed} bytes of shared memory, this GPU has {machine.shared_bytes}"
     return None
 
@@ -134,8 +133,8 @@ def plan(
     machine: Machine, shape: Shape, *, is_up: bool, columns: int, rows: int, experts: int
 ) -> CudaKernel:
     """Plans one matmul: an expert has `rows` of `columns` weights."""
-    stages = shape.count_stages(columns, experts, machine.shared_bytes)
-    shared_bytes = shape.shared_bytes(stages, columns, experts)
+    stages = shape.count_stages(is_up, columns, experts, machine.shared_bytes)
+    shared_bytes = shape.shared_bytes(stages, is_up, columns, experts)
     defines = {
         "IS_UP": is_up,
         "NUM_COLUMNS": columns,
