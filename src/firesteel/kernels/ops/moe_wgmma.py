@@ -129,9 +129,7 @@ def count_places(pairs: int, experts: int) -> int:
 
 
 @keep
-def plan(
-    machine: Machine, shape: Shape, *, is_up: bool, columns: int, rows: int, experts: int
-) -> CudaKernel:
+def plan(machine: Machine, shape: Shape, *, is_up: bool, columns: int, rows: int, experts: int) -> CudaKernel:
     """Plans one matmul: an expert has `rows` of `columns` weights."""
     stages = shape.count_stages(is_up, columns, experts, machine.shared_bytes)
     shared_bytes = shape.shared_bytes(stages, is_up, columns, experts)
