@@ -31,12 +31,16 @@ static_assert(total(STAGES * TOKEN_BYTES, STAGES * CODE_BYTES, 2 * sizeof(Strip)
                   SHARED_BYTES,
               "as launched");
 
+constexpr int TOGETHER = STEPS % 3 ? 1 : 3;  // steps that a consumer's loop handles at a time
+static_assert(STAGES % TOGETHER == 0, "so that their stages follow each other");
+
 // Stage of the ring and parity of its barriers, of one step after another.
 struct Turn {
     int stage = 0;
     u32 parity = 0;
-    __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) stage = 0, parity ^= 1;
+    __device__ __forceinline__ void advance(int by = TOGETHER) {
+        stage += by;
+        if (stage == STAGES) stage = 0, parity ^= 1;
     }
     __device__ __forceinline__ int last() const { return stage ? stage - 1 : STAGES - 1; }
 };
@@ -117,7 +121,7 @@ DEVICE void load_all(Buffers &buffers, const Inputs &inputs) {
             load_strip(inputs, tile, row, blocks, buffers.strips + taken % 2, buffers.strip_full + taken % 2);
         const u8 *codes = inputs.codes + row * (K / 2) + own;
         const u16 *tokens = inputs.x + (u64)tile.first * 64;
-        for (int step = 0; step < STEPS; step++, codes += 32, tokens += (u64)inputs.num_places * 64, turn.advance()) {
+        for (int step = 0; step < STEPS; step++, codes += 32, tokens += (u64)inputs.num_places * 64, turn.advance(1)) {
             u64 *full = buffers.full + turn.stage;
             barrier_wait(buffers.free + turn.stage, turn.parity ^ 1);
             __syncwarp();
@@ -170,40 +174,61 @@ DEVICE void store_block(const float *sums, const Strip &strip, const Tile &tile,
     }
 }
 
-// By a consumer warpgroup: BLOCKS blocks of a tile with up to N tokens.
+// A lane's 16 codes of two rows, and their scales.
+struct Codes {
+    uint2 top, low;
+    u8 top_scale, low_scale;
+};
+
+// By a consumer warpgroup: BLOCKS blocks of a tile with up to N tokens. The codes of a block are read while the one before
+// is multiplied; the products of half a block's columns are computed while the other half is widened.
 template <int N> DEVICE void multiply_tile(Buffers &buffers, Turn &turn, int taken, const Output &to) {
     int thread = read_thread(), lane = thread % 32, warp = thread / 32 % 4, first_block = thread / 128 * BLOCKS;
     const char *own_codes = buffers.codes + (first_block * 4 + warp) * 512 + lane * 8;
     const Strip &strip = buffers.strips[taken % 2];
     const u8 *own_scales = strip.scales + lane % 4 / 2;
+    auto read = [&](int stage, int block, int step) {
+        const char *codes = own_codes + stage * CODE_BYTES + block * 2048;
+        const u8 *top = own_scales + row_of(first_block + block, warp, lane / 4, false) * GROUPS + 2 * step;
+        const u8 *low = own_scales + row_of(first_block + block, warp, lane / 4, true) * GROUPS + 2 * step;
+        return Codes{*(const uint2 *)codes, *(const uint2 *)(codes + 256), *top, *low};
+    };
     float sums[BLOCKS][N / 2];
 #pragma unroll
     for (int block = 0; block < BLOCKS; block++)
 #pragma unroll
         for (int i = 0; i < N / 2; i++) sums[block][i] = 0;
     barrier_wait(buffers.strip_full + taken % 2, taken / 2 & 1);
-    for (int step = 0; step < STEPS; step++, turn.advance()) {
-        barrier_wait(buffers.full + turn.stage, turn.parity);
-        u64 tokens = describe_swizzled(buffers.tokens + turn.stage * TOKEN_BYTES);
-        const char *codes = own_codes + turn.stage * CODE_BYTES;
+    for (int step = 0; step < STEPS; step += TOGETHER, turn.advance()) {
+        // here, not between the products below: across a loop the compiler lets no wgmma run but at the head of another
 #pragma unroll
-        for (int block = 0; block < BLOCKS; block++) {
-            uint2 top = *(const uint2 *)(codes + block * 2048), low = *(const uint2 *)(codes + block * 2048 + 256);
-            u32 top_scale = widen_scale(own_scales[row_of(first_block + block, warp, lane / 4, false) * GROUPS + 2 * step]);
-            u32 low_scale = widen_scale(own_scales[row_of(first_block + block, warp, lane / 4, true) * GROUPS + 2 * step]);
+        for (int i = 0; i < TOGETHER; i++) barrier_wait(buffers.full + turn.stage + i, turn.parity);
+        Codes next = read(turn.stage, 0, step);
+        u64 tokens = describe_swizzled(buffers.tokens + turn.stage * TOKEN_BYTES);
+#pragma unroll
+        for (int unit = 0; unit < TOGETHER * BLOCKS; unit++) {
+            constexpr int LAST = TOGETHER * BLOCKS - 1;
+            int block = unit % BLOCKS, ahead = unit / BLOCKS;
+            u64 b = tokens + ahead * (TOKEN_BYTES / 16);
+            Codes codes = next;
+            u32 top_scale = widen_scale(codes.top_scale), low_scale = widen_scale(codes.low_scale), even[8], odd[8];
             wgmma_wait<1>();
-            u32 a[8], b[8];
-            widen_codes(top.x, top_scale, a), widen_codes(low.x, low_scale, a + 1);
-            wgmma_fence(a);
-            wgmma<N>(sums[block], a[0], a[1], a[2], a[3], tokens);
-            wgmma<N>(sums[block], a[4], a[5], a[6], a[7], tokens + 2);
+            widen_codes(codes.top.x, top_scale, even), widen_codes(codes.low.x, low_scale, even + 1);
+            wgmma_fence(even);
+            wgmma<N>(sums[block], even[0], even[1], even[2], even[3], b);
+            wgmma<N>(sums[block], even[4], even[5], even[6], even[7], b + 2);
             wgmma_commit();
+            if (unit < LAST)
+                next = read(turn.stage + (unit + 1) / BLOCKS, (unit + 1) % BLOCKS, step + (unit + 1) / BLOCKS);
             wgmma_wait<1>();
-            if (block == 0) arrive(buffers.free + turn.last(), step > 0);  // all products of the step before are complete
-            widen_codes(top.y, top_scale, b), widen_codes(low.y, low_scale, b + 1);
-            wgmma_fence(b);
-            wgmma<N>(sums[block], b[0], b[1], b[2], b[3], tokens + 4);
-            wgmma<N>(sums[block], b[4], b[5], b[6], b[7], tokens + 6);
+            if (block == 0) {  // all products of the step before are complete
+                if (ahead == 0) arrive(buffers.free + turn.last(), step > 0);
+                else arrive(buffers.free + turn.stage + ahead - 1);
+            }
+            widen_codes(codes.top.y, top_scale, odd), widen_codes(codes.low.y, low_scale, odd + 1);
+            wgmma_fence(odd);
+            wgmma<N>(sums[block], odd[0], odd[1], odd[2], odd[3], b + 4);
+            wgmma<N>(sums[block], odd[4], odd[5], odd[6], odd[7], b + 6);
             wgmma_commit();
         }
     }

@@ -61,8 +61,9 @@ class Shape:
         return sum(map(align, parts))
 
     def count_stages(self, is_up: bool, columns: int, experts: int, limit: int) -> int:
-        """Returns how many stages fit `limit` bytes of shared memory; 0 if none does."""
-        for stages in range(self.most_stages, 0, -1):
+        """Returns how many stages fit `limit` bytes of shared memory; 0 if too few do."""
+        together = 1 if columns // BLOCK % 3 else 3  # TOGETHER in csrc/moe_wgmma.cu
+        for stages in range(self.most_stages // together * together, 0, -together):
             if self.shared_bytes(stages, is_up, columns, experts) <= limit:
                 return stages
         return 0
