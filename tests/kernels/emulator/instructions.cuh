@@ -130,6 +130,7 @@ DEVICE void store_peer(float *to, float value, u64 *bar, u32 rank) {
     machine::update((uint64_t *)machine::in_peer(bar, rank), [](machine::Barrier &state) { state.bytes -= 4; });
 }
 DEVICE float load_peer(const float *p, u32 rank) { return *machine::in_peer(p, rank); }
+DEVICE void add_shared(int *p, int x) { __atomic_fetch_add(p, x, __ATOMIC_RELAXED); }
 DEVICE u64 read_acquire(const u64 *p) {
     machine::yield_fiber();
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);

@@ -43,9 +43,13 @@ DEVICE void copy_bulk(void *to, const void *from, u32 bytes, u64 *bar) {
                  : "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(bar))
                  : "memory");
 }
-// Copies 16 bytes asynchronously, past L1. L2 fetches the 128 bytes around them.
+// Copies 16 bytes asynchronously, past L1. L2 fetches the 256 bytes around them.
 DEVICE void copy_sixteen(void *to, const void *from) {
+#if defined(FETCH) && FETCH == 128
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+#else
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+#endif
 }
 // Arrives at the barrier once all of this thread's `copy_sixteen` so far are complete.
 DEVICE void barrier_arrive_after_copies(u64 *bar) {
@@ -89,6 +93,7 @@ DEVICE float load_peer(const float *p, u32 rank) {
 DEVICE void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+DEVICE void add_shared(int *p, int x) { atomicAdd(p, x); }
 DEVICE u64 read_acquire(const u64 *p) {
     u64 seen;
     asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(p) : "memory");

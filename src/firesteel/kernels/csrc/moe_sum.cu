@@ -3,9 +3,9 @@
 
 constexpr int H = HIDDEN, A = ACTIVE, THREADS = 128;
 
-// `parts` is [tokens, ACTIVE, HIDDEN], bf16 if IS_NARROW, else fp32; ids [tokens, ACTIVE], y [tokens, HIDDEN].
+// `parts` is [tokens, ACTIVE, HIDDEN] fp32, ids [tokens, ACTIVE], y [tokens, HIDDEN].
 extern "C" __global__ void
-__launch_bounds__(THREADS) moe_sum(const void *parts, const long long *ids, u16 *y) {
+__launch_bounds__(THREADS) moe_sum(const float *parts, const long long *ids, u16 *y) {
     int column = (blockIdx.x * THREADS + threadIdx.x) * 2, token = blockIdx.y;
     launch_dependents();
     wait_for_inputs();
@@ -14,14 +14,8 @@ __launch_bounds__(THREADS) moe_sum(const void *parts, const long long *ids, u16 
 #pragma unroll
     for (int rank = 0; rank < A; rank++) {
         u64 pair = (u64)token * A + rank;
-        if (ids[pair] < 0) continue;
-        if (IS_NARROW) {
-            u32 part = *(const u32 *)((const u16 *)parts + pair * H + column);
-            low += wide_low(part), high += wide_high(part);
-        } else {
-            const float *part = (const float *)parts + pair * H + column;
-            low += part[0], high += part[1];
-        }
+        const float *part = parts + pair * H + column;
+        if (ids[pair] >= 0) low += part[0], high += part[1];
     }
     *(u32 *)(y + (u64)token * H + column) = narrow_pair(low, high);
 }

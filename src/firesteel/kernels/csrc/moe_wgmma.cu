@@ -31,8 +31,8 @@ static_assert(total(STAGES * TOKEN_BYTES, STAGES * CODE_BYTES, 2 * sizeof(Strip)
                   SHARED_BYTES,
               "as launched");
 
-constexpr int TOGETHER = STEPS % 3 ? 1 : 3;  // steps that a consumer's loop handles at a time
-static_assert(STAGES % TOGETHER == 0, "so that their stages follow each other");
+constexpr int TOGETHER = STEPS_TOGETHER;  // steps that a consumer's loop handles at a time
+static_assert(STAGES % TOGETHER == 0 && STEPS % TOGETHER == 0, "so that their stages follow each other");
 
 // Stage of the ring and parity of its barriers, of one step after another.
 struct Turn {

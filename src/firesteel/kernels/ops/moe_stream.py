@@ -114,14 +114,8 @@ def plan(
 
 
 @keep
-def plan_sum(*, hidden: int, active: int, is_narrow: bool = False) -> CudaKernel:
-    """Plans the sum of a token's parts, which are bf16 if `is_narrow`, else fp32."""
-    defines = {"HIDDEN": hidden, "ACTIVE": active, "IS_NARROW": is_narrow}
-    return build_kernel("moe_sum", defines, threads=SUM_THREADS)
-
-
-def sum_grid(tokens: int, hidden: int) -> tuple[int, int]:
-    return -(-hidden // SUM_COLUMNS), tokens
+def plan_sum(*, hidden: int, active: int) -> CudaKernel:
+    return build_kernel("moe_sum", {"HIDDEN": hidden, "ACTIVE": active}, threads=SUM_THREADS)
 
 
 @keep
@@ -173,5 +167,5 @@ def run(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float)
     of_down = (experts.down_codes, experts.down_scales, experts.down_bias)
     launch(up, grid, (x, *chosen, *of_up, inner, limit, pairs), False)
     launch(down, grid, (inner, *chosen, *of_down, parts, limit, pairs), True)
-    launch(total, sum_grid(tokens, hidden), (parts, ids, y), True)
+    launch(total, (-(-hidden // SUM_COLUMNS), tokens), (parts, ids, y), True)
     return y

@@ -17,7 +17,6 @@ from torch import Tensor
 from firesteel.kernels.cuda.source import CudaKernel
 from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.operands.weights import Experts
-from firesteel.kernels.ops.moe_stream import plan_sum, sum_grid
 from firesteel.kernels.stream.build import build_kernel, keep, launch
 from firesteel.kernels.stream.plan import FIRST, Machine, find_machine, machine_of
 from firesteel.kernels.stream.refuse import refuse_layout, refuse_strides, refuse_types
@@ -26,9 +25,10 @@ from firesteel.kernels.stream.shapes import Sizes
 
 BLOCK = 64  # rows of a wgmma, and columns of a stage
 WARPGROUP = 128  # threads
-PLACE_THREADS, GATHER_THREADS = 1024, 128
+PLACE_THREADS, GATHER_THREADS, SUM_THREADS = 1024, 128, 128
 MOST_STAGES = 12
 MOST_EXPERTS = 256
+TOGETHER = 3  # steps per iteration; 45 steps of 64 columns are those of gpt-oss
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class Shape:
     blocks: int  # of 64 rows, per warpgroup
     widths: tuple[int, ...]  # numbers of tokens that are multiplied at a time, descending
     most_stages: int = MOST_STAGES
+    fetch: int = 128
 
     @property
     def strip(self) -> int:
@@ -60,13 +61,17 @@ class Shape:
         )
         return sum(map(align, parts))
 
-    def count_stages(self, is_up: bool, columns: int, experts: int, limit: int) -> int:
-        """Returns how many stages fit `limit` bytes of shared memory; 0 if too few do."""
-        together = 1 if columns // BLOCK % 3 else 3  # TOGETHER in csrc/moe_wgmma.cu
-        for stages in range(self.most_stages // together * together, 0, -together):
-            if self.shared_bytes(stages, is_up, columns, experts) <= limit:
-                return stages
-        return 0
+    def plan_ring(self, is_up: bool, columns: int, experts: int, limit: int) -> tuple[int, int]:
+        """Returns how many stages fit `limit` bytes of shared memory, and how many steps a loop handles at a time.
+
+        A loop waits for all of its stages, so there must be twice as many. Without a stage that fits, both are 0.
+        """
+        for together in (TOGETHER, 1):
+            for stages in range(self.most_stages // together * together, 2 * together - 1, -together):
+                fits = self.shared_bytes(stages, is_up, columns, experts) <= limit
+                if fits and columns // BLOCK % together == 0:
+                    return stages, together
+        return 0, 0
 
 
 NARROW = (32, 24, 16, 8)
@@ -118,8 +123,8 @@ def _refuse_memory(machine: Machine, ids: Tensor, experts: Experts) -> str | Non
     num_experts, rows = experts.gate_up_bias.shape
     up, down = choose_shapes(ids.numel(), num_experts)
     for shape, is_up, columns in ((up, True, experts.down_bias.shape[1]), (down, False, rows // 2)):
-        if not shape.count_stages(is_up, columns, num_experts, machine.shared_bytes):
-            needed = shape.shared_bytes(1, is_up, columns, num_experts)
+        if shape.plan_ring(is_up, columns, num_experts, machine.shared_bytes) == (0, 0):
+            needed = shape.shared_bytes(2, is_up, columns, num_experts)
             return f"needs {needed} bytes of shared memory, this GPU has {machine.shared_bytes}"
     return None
 
@@ -132,7 +137,7 @@ def count_places(pairs: int, experts: int) -> int:
 @keep
 def plan(machine: Machine, shape: Shape, *, is_up: bool, columns: int, rows: int, experts: int) -> CudaKernel:
     """Plans one matmul: an expert has `rows` of `columns` weights."""
-    stages = shape.count_stages(is_up, columns, experts, machine.shared_bytes)
+    stages, together = shape.plan_ring(is_up, columns, experts, machine.shared_bytes)
     shared_bytes = shape.shared_bytes(stages, is_up, columns, experts)
     defines = {
         "IS_UP": is_up,
@@ -143,6 +148,8 @@ def plan(machine: Machine, shape: Shape, *, is_up: bool, columns: int, rows: int
         "NUM_BLOCKS": shape.blocks,
         "STRIP_BLOCKS": shape.strip,
         "NUM_STAGES": stages,
+        "STEPS_TOGETHER": together,
+        "FETCH": shape.fetch,
         "WIDTHS": ",".join(map(str, shape.widths)),
         "SHARED_BYTES": shared_bytes,
     }
@@ -159,6 +166,11 @@ def plan_gather(*, hidden: int, active: int) -> CudaKernel:
     return build_kernel("moe_gather", {"HIDDEN": hidden, "ACTIVE": active}, threads=GATHER_THREADS)
 
 
+@keep
+def plan_sum(*, hidden: int, active: int) -> CudaKernel:
+    return build_kernel("moe_sum_narrow", {"HIDDEN": hidden, "ACTIVE": active}, threads=SUM_THREADS)
+
+
 def list_plans(capability: tuple[int, int], sizes: Sizes) -> Iterator[CudaCode]:
     """Lists the kernels that such a GPU launches for experts of these sizes."""
     if capability != FIRST:
@@ -173,8 +185,7 @@ def list_plans(capability: tuple[int, int], sizes: Sizes) -> Iterator[CudaCode]:
             yield CudaCode(variant=f"cuda:wgmma {pass_name} {name}", kernel=kernel)
     yield CudaCode(variant="cuda:wgmma place", kernel=plan_place(experts=experts))
     yield CudaCode(variant="cuda:wgmma gather", kernel=plan_gather(hidden=hidden, active=sizes.active))
-    total = plan_sum(hidden=hidden, active=sizes.active, is_narrow=True)
-    yield CudaCode(variant="cuda:wgmma sum", kernel=total)
+    yield CudaCode(variant="cuda:wgmma sum", kernel=plan_sum(hidden=hidden, active=sizes.active))
 
 
 def run(
@@ -200,7 +211,7 @@ def run(
     gathered, inner = (empty(columns // BLOCK, num_places, BLOCK, dtype=x.dtype) for columns in (hidden, inter))
     parts, y = empty(pairs, hidden, dtype=x.dtype), torch.empty_like(x)
     place = plan_place(experts=num_experts)
-    launch(place, (1,), (ids, weights, places, order, sorted_weights, starts, counts, pairs), False)
+    launch(place, (-(-pairs // PLACE_THREADS),), (ids, weights, places, order, sorted_weights, starts, counts, pairs), False)
     gather = plan_gather(hidden=hidden, active=active)
     launch(gather, (tokens,), (x, ids, places, gathered, num_places), True)
     up, down = shapes or choose_shapes(pairs, num_experts)
@@ -211,6 +222,5 @@ def run(
     kernel = plan(machine, down, is_up=False, columns=inter, rows=hidden, **sizes)
     of_down = (experts.down_codes, experts.down_scales, experts.down_bias)
     launch(kernel, grid, (inner, *sorting, *of_down, parts, limit, num_places), True)
-    total = plan_sum(hidden=hidden, active=active, is_narrow=True)
-    launch(total, sum_grid(tokens, hidden), (parts, ids, y), True)
+    launch(plan_sum(hidden=hidden, active=active), (tokens,), (parts, ids, y), True)
     return y
