@@ -4,13 +4,13 @@ in   MoeMatmulOperands
 out  y  [T, H]  sum over a of weights[t, a] * mlp(expert ids[t, a], x[t])
      mlp = down @ swiglu(gate_up @ x + bias) + bias; rows of gate_up alternate gate, up
      swiglu = g * sigmoid(1.702 g) * (u + 1)    g = min(gate, limit)    u = clip(up, -limit, limit)
-Computed in fp32, rounded once on store; `triton` rounds each expert's result before it adds them.
+Computed in fp32, rounded once on store; `triton` and `cuda:wgmma` round each expert's result before they add them.
 
 On SM12x `triton` multiplies mxfp8 and mxfp4 activations as such (block-scaled MMA); elsewhere it computes the same
-numbers from bf16. `cuda:stream` is for up to 192 tokens (64 on GPUs with 100 KB of shared memory); it converts bf16
-activations to 14-bit integers that share a scale per 64 to 256 columns, and multiplies them exactly. `triton:gemv`
-runs for few tokens if `cuda:stream` cannot: before SM90, and with rounded activations; it reads each chosen expert
-once. `triton:gemm` is for more.
+numbers from bf16. `cuda:stream` is for up to 192 tokens (128 on SM90, 64 on GPUs with 100 KB of shared memory); it
+converts bf16 activations to 14-bit integers that share a scale per 64 to 256 columns, and multiplies them exactly.
+`cuda:wgmma` is for more, on SM90 with bf16 activations. `triton:gemv` runs for few tokens if these cannot: before
+SM90, and with rounded activations; it reads each chosen expert once. `triton:gemm` is for more.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
@@ -88,9 +88,13 @@ def _reference_accepts(operands: MoeMatmulOperands) -> str | None:
         reads="moe_matmul",
         kernels={
             "moe_stream": "moe_matmul",
+            "moe_wgmma": "moe_matmul",
             "fc1": "moe_matmul.gate_up",
             "fc2": "moe_matmul.down",
             "moe_sum": "",
+            "moe_sum_narrow": "",
+            "moe_place": "",
+            "moe_gather": "",
             "sum_parts": "",
             "count_chunk": "",
             "place_chunk": "",
@@ -190,7 +194,7 @@ def cuda_wgmma(operands: MoeMatmulOperands) -> Tensor:
     return moe_wgmma.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
 
 
-moe_matmul.prefer("cuda:stream", "triton:gemv", "triton:gemm")
+moe_matmul.prefer("cuda:stream", "cuda:wgmma", "triton:gemv", "triton:gemm")
 moe_matmul.device_code(list_code)
 
 
