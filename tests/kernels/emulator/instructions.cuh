@@ -194,6 +194,11 @@ DEVICE u32 transpose(u32 x) {
     auto at = [&](int i, int j) { return given(4 * i + j / 2) >> 16 * (j % 2) & 0xFFFF; };
     return at(column, row) | at(column + 1, row) << 16;
 }
+DEVICE void load_matrices(u32 *words, const void *row) {
+    auto given = machine::exchange(row);
+    int lane = threadIdx.x % 32;
+    for (int i = 0; i < 4; i++) memcpy(words + i, (const char *)given(8 * i + lane / 4) + lane % 4 * 4, 4);
+}
 // Both MMA shapes: lane / 4 selects a row of A (and the row 8 further) and a column of B; lane % 4 selects the columns
 // of A and rows of B that the lane holds, PER values per register, and the two columns of C that it receives.
 template <int PER, class C, class Get> DEVICE void multiply_parts(C *c, u32 (&mine)[6], Get get) {

@@ -180,6 +180,15 @@ struct Codes {
     u8 top_scale, low_scale;
 };
 
+// Loads the B operands of mma for the 64 columns of N tokens.
+template <int N> DEVICE void load_tokens(const char *tokens, int lane, u32 (*held)[8]) {
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        int part = i % 2 * 4 + lane / 8, row = i / 2 * 8 + lane % 8;
+        load_matrices(held[i / 2] + i % 2 * 4, tokens + row * 128 + (part ^ lane % 8) * 16);
+    }
+}
+
 // By a consumer warpgroup: BLOCKS blocks of a tile with up to N tokens. The codes of a block are read while the one before
 // is multiplied; the products of half a block's columns are computed while the other half is widened.
 template <int N> DEVICE void multiply_tile(Buffers &buffers, Turn &turn, int taken, const Output &to) {
@@ -205,13 +214,28 @@ template <int N> DEVICE void multiply_tile(Buffers &buffers, Turn &turn, int tak
         for (int i = 0; i < TOGETHER; i++) barrier_wait(buffers.full + turn.stage + i, turn.parity);
         Codes next = read(turn.stage, 0, step);
         u64 tokens = describe_swizzled(buffers.tokens + turn.stage * TOKEN_BYTES);
+        u32 held[N <= SYNC_WIDTH ? N / 8 : 1][8];  // of a step: the lane's pairs of each 8 tokens
 #pragma unroll
         for (int unit = 0; unit < TOGETHER * BLOCKS; unit++) {
             constexpr int LAST = TOGETHER * BLOCKS - 1;
             int block = unit % BLOCKS, ahead = unit / BLOCKS;
-            u64 b = tokens + ahead * (TOKEN_BYTES / 16);
             Codes codes = next;
             u32 top_scale = widen_scale(codes.top_scale), low_scale = widen_scale(codes.low_scale), even[8], odd[8];
+            if constexpr (N <= SYNC_WIDTH) {
+                if (block == 0) load_tokens<N>(buffers.tokens + (turn.stage + ahead) * TOKEN_BYTES, lane, held);
+                if (unit < LAST)
+                    next = read(turn.stage + (unit + 1) / BLOCKS, (unit + 1) % BLOCKS, step + (unit + 1) / BLOCKS);
+                widen_codes(codes.top.x, top_scale, even), widen_codes(codes.low.x, low_scale, even + 1);
+                widen_codes(codes.top.y, top_scale, odd), widen_codes(codes.low.y, low_scale, odd + 1);
+#pragma unroll
+                for (int i = 0; i < 4 * (N / 8); i++) {
+                    const u32 *a = (i / (N / 8) < 2 ? even : odd) + i / (N / 8) % 2 * 4, *b = held[i % (N / 8)] + i / (N / 8) * 2;
+                    multiply_add(sums[block] + i % (N / 8) * 4, a[0], a[1], a[2], a[3], b[0], b[1]);
+                }
+                if (block == BLOCKS - 1) arrive(buffers.free + turn.stage + ahead);
+                continue;
+            }
+            u64 b = tokens + ahead * (TOKEN_BYTES / 16);
             wgmma_wait<1>();
             widen_codes(codes.top.x, top_scale, even), widen_codes(codes.low.x, low_scale, even + 1);
             wgmma_fence(even);
@@ -232,8 +256,10 @@ template <int N> DEVICE void multiply_tile(Buffers &buffers, Turn &turn, int tak
             wgmma_commit();
         }
     }
-    wgmma_wait<0>();
-    arrive(buffers.free + turn.last());
+    if constexpr (N > SYNC_WIDTH) {
+        wgmma_wait<0>();
+        arrive(buffers.free + turn.last());
+    }
     Tile tile = buffers.tiles->find(blockIdx.x + taken * gridDim.x);  // again: no register held it
 #pragma unroll
     for (int block = 0; block < BLOCKS; block++)

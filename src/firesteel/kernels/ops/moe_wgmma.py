@@ -40,6 +40,7 @@ class Shape:
     widths: tuple[int, ...]  # numbers of tokens that are multiplied at a time, descending
     most_stages: int = MOST_STAGES
     fetch: int = 128
+    sync_width: int = 0
 
     @property
     def strip(self) -> int:
@@ -150,6 +151,7 @@ def plan(machine: Machine, shape: Shape, *, is_up: bool, columns: int, rows: int
         "NUM_STAGES": stages,
         "STEPS_TOGETHER": together,
         "FETCH": shape.fetch,
+        "SYNC_WIDTH": shape.sync_width,
         "WIDTHS": ",".join(map(str, shape.widths)),
         "SHARED_BYTES": shared_bytes,
     }
