@@ -4,13 +4,13 @@ in   MoeMatmulOperands
 out  y  [T, H]  sum over a of weights[t, a] * mlp(expert ids[t, a], x[t])
      mlp = down @ swiglu(gate_up @ x + bias) + bias; rows of gate_up alternate gate, up
      swiglu = g * sigmoid(1.702 g) * (u + 1)    g = min(gate, limit)    u = clip(up, -limit, limit)
-Computed in fp32, rounded once on store; `triton` rounds each expert's result before it adds them.
+Computed in fp32, rounded once on store; `triton` and `cuda:wgmma` round each expert's result before they add them.
 
 On SM12x `triton` multiplies mxfp8 and mxfp4 activations as such (block-scaled MMA); elsewhere it computes the same
-numbers from bf16. `cuda:stream` is for up to 192 tokens (64 on GPUs with 100 KB of shared memory); it converts bf16
-activations to 14-bit integers that share a scale per 64 to 256 columns, and multiplies them exactly. `triton:gemv`
-runs for few tokens if `cuda:stream` cannot: before SM90, and with rounded activations; it reads each chosen expert
-once. `triton:gemm` is for more.
+numbers from bf16. `cuda:stream` is for up to 192 tokens (128 on SM90, 64 on GPUs with 100 KB of shared memory); it
+converts bf16 activations to 14-bit integers that share a scale per 64 to 256 columns, and multiplies them exactly.
+`cuda:wgmma` is for more, on SM90 with bf16 activations. `triton:gemv` runs for few tokens if these cannot: before
+SM90, and with rounded activations; it reads each chosen expert once. `triton:gemm` is for more.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from firesteel.device import find_capability
 from firesteel.formats import mxfp4
-from firesteel.kernels.op.needs import cuda_ready, triton_ready
+from firesteel.kernels.op.needs import cuda_ready, hopper_ready, triton_ready
 from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import TiledOperands
 from firesteel.kernels.op.profile import EXPERTS, OpProfile
@@ -35,7 +35,7 @@ from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_
 from firesteel.kernels.operands.fed import Fed, refuse_activation, refuse_fed
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Experts, random_experts
-from firesteel.kernels.ops import moe_stream
+from firesteel.kernels.ops import moe_stream, moe_wgmma
 from firesteel.kernels.ops.moe_code import GEMV_TOKENS, list_code
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 
@@ -88,9 +88,13 @@ def _reference_accepts(operands: MoeMatmulOperands) -> str | None:
         reads="moe_matmul",
         kernels={
             "moe_stream": "moe_matmul",
+            "moe_wgmma": "moe_matmul",
             "fc1": "moe_matmul.gate_up",
             "fc2": "moe_matmul.down",
             "moe_sum": "",
+            "moe_sum_narrow": "",
+            "moe_place": "",
+            "moe_gather": "",
             "sum_parts": "",
             "count_chunk": "",
             "place_chunk": "",
@@ -179,7 +183,18 @@ def cuda_stream(operands: MoeMatmulOperands) -> Tensor:
     return moe_stream.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
 
 
-moe_matmul.prefer("cuda:stream", "triton:gemv", "triton:gemm")
+def _accepts_many(operands: MoeMatmulOperands) -> str | None:
+    if operands.tile != AUTO:
+        return f"has no tiles, and {operands.tile} is pinned"
+    return moe_wgmma.refuse(operands.x, operands.ids, operands.weights, operands.experts, operands.activation)
+
+
+@moe_matmul.implementation("cuda:wgmma", needs=hopper_ready(), accepts=_accepts_many)
+def cuda_wgmma(operands: MoeMatmulOperands) -> Tensor:
+    return moe_wgmma.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
+
+
+moe_matmul.prefer("cuda:stream", "cuda:wgmma", "triton:gemv", "triton:gemm")
 moe_matmul.device_code(list_code)
 
 
