@@ -16,7 +16,7 @@ from firesteel.kernels.ops.rms_norm import rms_norm
 from firesteel.kernels.ops.route import route
 from firesteel.measure.ops import bench, memory
 from firesteel.measure.ops.bench import bench_ops
-from firesteel.measure.ops.sweep import OpsSweep
+from firesteel.measure.ops.sweep import OpsSweep, check_required
 from firesteel.measure.ops.workloads import list_workloads
 from tests.measure.ops.small_model import CEILINGS, CPU, TINY
 
@@ -107,6 +107,29 @@ def test_launched_code_is_judged_if_a_verdict_is_required(single, monkeypatch, v
     (outcome,) = bench_ops(asked, CPU, CEILINGS, required=required)
     assert outcome.failed == fails and (outcome.figures is None) == fails
     assert not fails or "logits 64x64 was launched and is bf16" in outcome.why
+
+
+def test_weights_are_reordered_before_the_measurement_and_refusals_see_their_order(monkeypatch):
+    packed, ran = [], []
+
+    def pack(calls):
+        packed.append(len(calls))
+        return [(replace(operands, tile="reordered"),) for (operands,) in calls]
+
+    def accepts(operands):
+        return None if operands.tile == "reordered" else "wants another order"
+
+    def run(operands):
+        ran.append(operands.tile)
+
+    monkeypatch.setitem(moe_matmul.implementations, "other", None)
+    moe_matmul.implementation("other", needs=anywhere, accepts=accepts, pack=pack)(run)
+    asked = sweep(moe_matmul, ms=(1,), implementations=("other",))
+    check_required(asked, CPU, parse_requirements("moe_matmul=other"))
+    packed.clear()
+    (outcome,) = bench_ops(asked, CPU, CEILINGS)
+    assert outcome.figures is not None and set(ran) == {"reordered"}
+    assert packed == [outcome.figures.timing.calls]  # once, for all inputs
 
 
 def test_fault_while_drawing_arguments_is_an_outcome_and_the_rest_is_measured(monkeypatch):
