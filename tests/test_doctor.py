@@ -272,7 +272,8 @@ def test_driver_version_is_read_from_the_kernel_module(tmp_path):
 
 def test_each_package_is_listed_with_its_import_location():
     findings = {finding.check: finding for finding in doctor.locate_packages()}
-    assert list(findings) == [*(f"import {name}" for name in PACKAGES), "library triton_kernels"]
+    libraries = [f"library {name}" for name in ("triton_kernels", "flashinfer")]
+    assert list(findings) == [*(f"import {name}" for name in PACKAGES), *libraries]
     assert findings["library triton_kernels"].found == describe_libraries()["triton_kernels"]
     assert findings["import torch"].found == f"{torch.__version__} at {Path(torch.__file__).parent}"
     assert findings["import firesteel"].found.endswith(f" at {Path(doctor.__file__).parent}")

@@ -12,7 +12,7 @@ from firesteel.config import Config, KernelConfig, ModelConfig, parse_layers
 from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.engine.cache.kv_scales import find_scales
 from firesteel.engine.engine import Engine
-from firesteel.engine.expert_order import check_expert_order, order_experts
+from firesteel.engine.library_needs import check_capture, check_expert_order, order_experts
 from firesteel.engine.preparation import prepare
 from firesteel.engine.step.step_store import FusedOps
 from firesteel.errors import KernelError, UserError
@@ -122,6 +122,7 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
     kernels = choose_kernels(device, config)
     fused = choose_fused(device, config, kernels.ledger, spec.mxfp4_layers)
     check_expert_order(spec, kernels, is_fused=fused is not None)
+    check_capture(kernels, config.kernels, device)
     return Settled(
         spec=spec,
         device=device,

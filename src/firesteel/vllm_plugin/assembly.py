@@ -16,7 +16,7 @@ from firesteel.config import Config, parse_layers, resolve
 from firesteel.device import DeviceSpec, find_device
 from firesteel.engine.cache.kv_cache import find_dtype
 from firesteel.engine.cache.kv_scales import find_scales
-from firesteel.engine.expert_order import check_expert_order, order_experts
+from firesteel.engine.library_needs import check_capture, check_expert_order, order_experts
 from firesteel.engine.load import LOAD_WORKERS, choose_fused, choose_kernels
 from firesteel.engine.step.step_store import FusedOps
 from firesteel.errors import UserError
@@ -68,6 +68,7 @@ def assemble(vllm_config: Any, *, rank: int, num_ranks: int, add: Callable[[Tens
     kernels = choose_kernels(device, config)
     fused = choose_fused(device, config, kernels.ledger, held.mxfp4_layers)
     check_expert_order(held, kernels, is_fused=fused is not None)
+    check_capture(kernels, config.kernels, device)
     model = GptOss(
         held,
         shard.empty_weights(torch.device("meta")),

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from firesteel.kernels.libraries import package
-from firesteel.kernels.libraries.package import ABSENT, describe_libraries, find_triton_kernels
+from firesteel.kernels.libraries.package import ABSENT, describe_libraries, find_flashinfer, find_triton_kernels
 
 
 @pytest.fixture
@@ -15,13 +15,20 @@ def site(tmp_path, monkeypatch):
         package, "find_folder", lambda name: tmp_path / name if (tmp_path / name).is_dir() else None
     )
     monkeypatch.setattr(package, "find_version", lambda name: f"7 of {name}")
-    find_triton_kernels.cache_clear()
+    for find in (find_triton_kernels, find_flashinfer):
+        find.cache_clear()
     yield tmp_path
-    find_triton_kernels.cache_clear()
+    for find in (find_triton_kernels, find_flashinfer):
+        find.cache_clear()
 
 
 def test_absent_library_is_said_to_be_absent(site):
-    assert describe_libraries() == {"triton_kernels": ABSENT}
+    assert describe_libraries() == {"triton_kernels": ABSENT, "flashinfer": ABSENT}
+
+
+def test_version_of_flashinfer_is_that_of_its_distribution(site):
+    (site / "flashinfer").mkdir()
+    assert describe_libraries()["flashinfer"] == f"flashinfer 7 of flashinfer-python at {site / 'flashinfer'}"
 
 
 def test_package_of_its_own_is_preferred_to_the_copy_in_vllm(site):

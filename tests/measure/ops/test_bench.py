@@ -18,6 +18,7 @@ from firesteel.measure.ops import bench, memory
 from firesteel.measure.ops.bench import bench_ops
 from firesteel.measure.ops.sweep import OpsSweep, check_required
 from firesteel.measure.ops.workloads import list_workloads
+from firesteel.measure.timing import Timing
 from tests.measure.ops.small_model import CEILINGS, CPU, TINY
 
 
@@ -130,6 +131,21 @@ def test_weights_are_reordered_before_the_measurement_and_refusals_see_their_ord
     (outcome,) = bench_ops(asked, CPU, CEILINGS)
     assert outcome.figures is not None and set(ran) == {"reordered"}
     assert packed == [outcome.figures.timing.calls]  # once, for all inputs
+
+
+@pytest.mark.parametrize("can_capture", [True, False])
+def test_implementation_that_cannot_be_captured_is_launched_from_python(monkeypatch, can_capture):
+    asked = []
+
+    def time_calls(function, inputs, device, **options):
+        asked.append(options["graph"])
+        return Timing(samples_s=(1.0,), calls=1, warmups=1)
+
+    monkeypatch.setattr(bench, "time_calls", time_calls)
+    monkeypatch.setitem(route.implementations, "other", None)
+    route.implementation("other", needs=anywhere, can_capture=can_capture)(lambda operands: None)
+    measured(route, ms=(1,), implementations=("other",))
+    assert asked == [can_capture]
 
 
 def test_fault_while_drawing_arguments_is_an_outcome_and_the_rest_is_measured(monkeypatch):

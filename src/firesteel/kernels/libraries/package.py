@@ -37,9 +37,16 @@ def find_triton_kernels() -> LibraryPackage | None:
     return LibraryPackage("triton_kernels", f"in vLLM {find_version('vllm')}", copy)
 
 
+@functools.cache
+def find_flashinfer() -> LibraryPackage | None:
+    folder = find_folder("flashinfer")
+    return None if folder is None else LibraryPackage("flashinfer", find_version("flashinfer-python"), folder)
+
+
 def describe_libraries() -> dict[str, str]:
     """Returns the version and place of each library, by name."""
-    return {"triton_kernels": str(find_triton_kernels() or ABSENT)}
+    found = {"triton_kernels": find_triton_kernels(), "flashinfer": find_flashinfer()}
+    return {name: str(package or ABSENT) for name, package in found.items()}
 
 
 def find_folder(module: str) -> Path | None:

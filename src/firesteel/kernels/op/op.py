@@ -44,6 +44,7 @@ class Implementation(Generic[P, R]):
     accepts: Callable[P, str | None] | None = None  # why it refuses these arguments, or None
     reads_fed: bool = False  # saves a pass if its activations come as Fed, stored by their producer
     pack: Pack | None = None  # puts the weights of calls in the order that it reads; None: the checkpoint's
+    can_capture: bool = True  # in a CUDA graph; not if it reads values on the host
 
 
 def _rounds_activations(reference: Callable[..., Any]) -> bool:
@@ -103,9 +104,12 @@ class Op(Generic[P, R]):
         accepts: Callable[P, str | None] | None = None,
         reads_fed: bool = False,
         pack: Pack | None = None,
+        can_capture: bool = True,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def add(function: Callable[P, R]) -> Callable[P, R]:
-            self.implementations[name] = Implementation(name, function, needs, accepts, reads_fed, pack)
+            self.implementations[name] = Implementation(
+                name, function, needs, accepts, reads_fed, pack, can_capture
+            )
             return function
 
         return add

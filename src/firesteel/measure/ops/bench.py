@@ -182,7 +182,7 @@ def _fault(workload: OpWorkload, implementation: Implementation[Any, Any], error
 
 
 def _time(implementation: Implementation[Any, Any], inputs: list[tuple[Any, ...]], device: DeviceSpec) -> Timing:
-    """Times the calls; a reference is not captured, because it may ask the GPU for sizes."""
+    """Times the calls; a reference is not captured, because it may ask the GPU for sizes, as libraries may."""
     is_reference = implementation.name == REFERENCE
     rounds = -(-LEAST_CALLS // len(inputs)) if device.is_cuda and not is_reference else 1
     return time_calls(
@@ -192,7 +192,7 @@ def _time(implementation: Implementation[Any, Any], inputs: list[tuple[Any, ...]
         samples=SAMPLES[device.is_cuda and not is_reference],
         warmups=WARMUPS[device.is_cuda],
         rounds=rounds,
-        graph=not is_reference,
+        graph=not is_reference and implementation.can_capture,
     )
 
 

@@ -1,4 +1,4 @@
-"""The order in which the experts are held: the checkpoint's, unless moe_matmul runs a library with its own."""
+"""What kernel libraries ask of the engine: experts in their order, and steps that are not captured."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from firesteel.device import GIB
+from firesteel.config import KernelConfig
+from firesteel.device import GIB, DeviceSpec
 from firesteel.errors import UserError
 from firesteel.kernels import Kernels
 from firesteel.kernels.operands.weights import Experts
@@ -35,6 +36,16 @@ def check_expert_order(spec: ModelSpec, kernels: Kernels, *, is_fused: bool) -> 
         f"checkpoint's, and a second copy would take {experts_bytes(spec) / GIB:.1f} GiB: leave the decode_* ops "
         f"out of --kernels and --require; decoding steps then run op by op, with moe_matmul={name}"
     )
+
+
+def check_capture(kernels: Kernels, config: KernelConfig, device: DeviceSpec) -> None:
+    """Raises if steps would be captured in CUDA graphs with an implementation that cannot be."""
+    chosen = kernels.attention.candidates[0]
+    if device.is_cuda and config.cuda_graphs and not chosen.can_capture:
+        raise UserError(
+            f"attention={chosen.name} reads lengths on the host and cannot be part of a CUDA graph: add "
+            "--enforce-eager"
+        )
 
 
 def experts_bytes(spec: ModelSpec) -> int:

@@ -1,14 +1,17 @@
-"""Experts are held once, in the order that moe_matmul reads."""
+"""Experts are held once, in the order that moe_matmul reads; CUDA graphs are refused where they cannot be made."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from firesteel.config import resolve
 from firesteel.device import find_device
-from firesteel.engine import expert_order
-from firesteel.engine.expert_order import check_expert_order, experts_bytes, order_experts
+from firesteel.engine import library_needs
+from firesteel.engine.library_needs import check_capture, check_expert_order, experts_bytes, order_experts
 from firesteel.errors import UserError
 from firesteel.kernels.operands.weights import Experts
+from firesteel.kernels.ops.attention import attention
 from firesteel.model.spec import PRESETS
 from firesteel.model.synthetic import synthetic_weights
 from tests.measure.ops.small_model import TINY
@@ -41,7 +44,7 @@ def test_experts_of_every_layer_are_reordered_one_layer_at_a_time(monkeypatch):
         held.append(sum(isinstance(layer.experts, Experts) for layer in weights.layers))
         return "reordered", experts
 
-    monkeypatch.setitem(expert_order.EXPERT_ORDERS, "triton_kernels", pack)
+    monkeypatch.setitem(library_needs.EXPERT_ORDERS, "triton_kernels", pack)
     order_experts(weights, chosen("triton:gemm"))
     assert [layer.experts for layer in weights.layers] == before
     order_experts(weights, chosen("triton_kernels"))
@@ -49,3 +52,21 @@ def test_experts_of_every_layer_are_reordered_one_layer_at_a_time(monkeypatch):
     assert held == list(range(len(before), 0, -1))
     order_experts(weights, chosen("triton_kernels"))  # already done
     assert len(held) == len(before)
+
+
+@pytest.mark.parametrize("cuda_graphs", [True, False])
+def test_library_that_plans_on_the_host_is_refused_with_cuda_graphs(cuda_graphs):
+    gpu = replace(find_device("cpu"), capability=(9, 0), name="GPU")
+    config = resolve({"cuda_graphs": cuda_graphs}).config.kernels
+
+    def check(name, device):
+        chosen = SimpleNamespace(attention=SimpleNamespace(candidates=[attention.implementations[name]]))
+        check_capture(chosen, config, device)
+
+    check("triton:decode", gpu)
+    check("flashinfer:fa3", find_device("cpu"))
+    if cuda_graphs:
+        with pytest.raises(UserError, match=r"flashinfer:fa3 reads lengths on the host.*--enforce-eager"):
+            check("flashinfer:fa3", gpu)
+    else:
+        check("flashinfer:fa3", gpu)
