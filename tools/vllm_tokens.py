@@ -4,7 +4,8 @@ PYTHONPATH=src python tools/vllm_tokens.py engine --model DIR --out ours.json
 PYTHONPATH=src python tools/vllm_tokens.py vllm --model DIR --out theirs.json [--eager]
 PYTHONPATH=src python tools/vllm_tokens.py compare ours.json theirs.json
 DIR is a checkpoint, or a folder with config.json alone for random weights. Both sides compute the same steps: whole
-prompts, all requests of a round at once, no cached prefixes, and page tables of the same width.
+prompts, all requests of a round at once, no cached prefixes, and page tables of one width. With --margins, tokens
+come with their distance to the second best, in nats, which `compare` shows where requests part.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import random
 import sys
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +44,18 @@ ROUNDS = [
     [5, 17, 40, 64, 127, 129, 200, 333],
 ]
 NEW = 32  # tokens per request
+TOP = 2  # logprobs per token
 SEED = 7
 CONTEXT = 8192  # also the tokens of a step: no prompt is cut
 MOST_REQUESTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Tokens of all requests by round, and how far each was ahead of the second best, if that was noted."""
+
+    rounds: list[list[list[int]]] = field(default_factory=list)
+    margins: list[list[list[float]]] = field(default_factory=list)
 
 
 def draw_rounds(vocab_size: int) -> list[list[list[int]]]:
@@ -69,21 +80,24 @@ def open_engine(model: Path) -> Loaded:
     return synthetic_engine(read_spec(model), config, seed=SEED) if is_random(model) else load_engine(model, config)
 
 
-def run_engine(arguments: argparse.Namespace) -> list[list[list[int]]]:
+def run_engine(arguments: argparse.Namespace) -> Answer:
     loaded = open_engine(arguments.model)
-    params = SamplingParams(temperature=0.0, max_tokens=NEW, ignore_eos=True)
-    rounds = []
+    asked = TOP if arguments.margins else None
+    params = SamplingParams(temperature=0.0, max_tokens=NEW, ignore_eos=True, logprobs=asked)
+    answer = Answer()
     for prompts in draw_rounds(loaded.spec.vocab_size):
         requests = [
             Request(request_id=str(number), token_ids=prompt, params=params)
             for number, prompt in enumerate(prompts)
         ]
         outputs = run_together(loaded.engine, requests)
-        rounds.append([outputs.tokens[request.request_id] for request in requests])
-    return rounds
+        names = [request.request_id for request in requests]
+        answer.rounds.append([outputs.tokens[name] for name in names])
+        answer.margins.append([outputs.margins.get(name, []) for name in names])
+    return answer
 
 
-def run_vllm(arguments: argparse.Namespace) -> list[list[list[int]]]:
+def run_vllm(arguments: argparse.Namespace) -> Answer:
     prepare_environment("vllm+firesteel")
     from vllm import LLM
     from vllm import SamplingParams as Params
@@ -103,26 +117,38 @@ def run_vllm(arguments: argparse.Namespace) -> list[list[list[int]]]:
         generation_config="vllm",
         disable_log_stats=True,
     )
-    params = Params(temperature=0, max_tokens=NEW, ignore_eos=True, detokenize=False)
-    rounds = []
+    asked = TOP if arguments.margins else None
+    params = Params(temperature=0, max_tokens=NEW, ignore_eos=True, detokenize=False, logprobs=asked)
+    answer = Answer()
     for prompts in draw_rounds(read_spec(arguments.model).vocab_size):
         given: list[Any] = [{"prompt_token_ids": prompt} for prompt in prompts]
         outputs = llm.generate(given, params, use_tqdm=False)
-        rounds.append([list(output.outputs[0].token_ids) for output in outputs])
-    return rounds
+        completions = [output.outputs[0] for output in outputs]
+        answer.rounds.append([list(completion.token_ids) for completion in completions])
+        answer.margins.append([find_margins(completion.logprobs or []) for completion in completions])
+    return answer
+
+
+def find_margins(logprobs: list[Any]) -> list[float]:
+    """Returns the distance of the two best tokens at each position, from vLLM's dictionaries of logprobs."""
+    best = [sorted((entry.logprob for entry in entries.values()), reverse=True) for entries in logprobs]
+    return [first - second for first, second, *_ in best]
 
 
 def compare_files(arguments: argparse.Namespace) -> int:
     """Prints where requests differ; returns the number of those that do."""
-    expected, actual = (json.loads(path.read_text())["rounds"] for path in arguments.files)
+    expected, actual = (Answer(**json.loads(path.read_text())) for path in arguments.files)
     different = requests = 0
-    for lengths, ours, theirs in zip(ROUNDS, expected, actual, strict=True):
-        for length, our_tokens, their_tokens in zip(lengths, ours, theirs, strict=True):
-            pair = compare(our_tokens, their_tokens)
+    for lengths, ours, theirs, margins in zip(
+        ROUNDS, expected.rounds, actual.rounds, expected.margins, strict=True
+    ):
+        for length, our_tokens, their_tokens, ahead in zip(lengths, ours, theirs, margins, strict=True):
+            pair = compare(our_tokens, their_tokens, ahead)
             requests += 1
             if not pair.is_equal:
                 different += 1
-                print(f"  {length} tokens, one of {len(lengths)}: differs after {pair.num_before} of {NEW} tokens")
+                nats = "" if pair.margin is None else f", margin {pair.margin:.4f}"
+                print(f"  {length} tokens, one of {len(lengths)}: after {pair.num_before} of {NEW} tokens{nats}")
     names = " and ".join(path.stem for path in arguments.files)
     print(f"{names}: {requests - different} of {requests} requests equal")
     return different
@@ -135,14 +161,15 @@ def main() -> None:
         side = sides.add_parser(name)
         side.add_argument("--model", type=Path, required=True, help="checkpoint, or folder with config.json")
         side.add_argument("--out", type=Path, required=True)
+        side.add_argument("--margins", action="store_true", help="note how near the second best token was")
         side.add_argument("--eager", action="store_true", help="without CUDA graphs; vLLM only")
         side.add_argument("--memory", type=float, default=0.85, help="share of the GPU's memory; vLLM only")
     sides.add_parser("compare").add_argument("files", type=Path, nargs=2)
     arguments = parser.parse_args()
     if arguments.side == "compare":
         sys.exit(1 if compare_files(arguments) else 0)
-    rounds = (run_engine if arguments.side == "engine" else run_vllm)(arguments)
-    arguments.out.write_text(json.dumps({"rounds": rounds}))
+    answer = (run_engine if arguments.side == "engine" else run_vllm)(arguments)
+    arguments.out.write_text(json.dumps(asdict(answer)))
     sys.stdout.flush()
     os._exit(0)  # vLLM's threads would keep the process
 

@@ -112,7 +112,7 @@ class FiresteelGptOss(nn.Module):
         )
         residual, logits, self._kind = self._find_runtime().run(step)
         self.steps.was_called = True
-        if logits is not None and torch.cuda.is_current_stream_capturing():
+        if logits is not None and logits.is_cuda and torch.cuda.is_current_stream_capturing():
             self._captured[step.num_requests] = logits
         else:
             self._logits = logits
