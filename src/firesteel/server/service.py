@@ -203,7 +203,7 @@ class Service:
         return int(time.time())
 
     async def run_off_loop(self, size: int, work: Callable[[], T]) -> T:
-        """Runs work on a text of so many characters or tokens; in a thread if it is long.
+        """Runs work on a text of `size` characters or tokens, in a thread if it is long.
 
         Very long ones have a thread of their own, so that no other request waits.
         """

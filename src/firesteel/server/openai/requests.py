@@ -294,13 +294,6 @@ class TokenizeRequest(Body):
     return_token_strs: bool | None = None
 
 
-class ShowRequest(Body):
-    """Ollama's question for one model."""
-
-    model: str | None = None
-    name: str | None = None  # an older name of the same
-
-
 class DetokenizeRequest(Body):
     tokens: Annotated[list[TokenId], Meta(max_length=MAX_TOKENS_TO_DECODE)]
     model: str | None = None

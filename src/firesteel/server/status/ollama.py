@@ -18,12 +18,19 @@ from firesteel.server.http.body import read_body
 from firesteel.server.http.errors import ApiError, json_response
 from firesteel.server.http.route import READS, ApiRoute
 from firesteel.server.openai.answers import ApiAnswer
-from firesteel.server.openai.requests import ShowRequest
+from firesteel.server.openai.requests import Body
 from firesteel.server.service import Service
 
 # Clients compare it with the release that brought /v1/responses to Ollama, 0.13.4.
 VERSION = "0.14.0"
 ARCHITECTURE = "gptoss"
+
+
+class ShowRequest(Body):
+    """Ollama's question for one model."""
+
+    model: str | None = None
+    name: str | None = None  # an older name of the same
 
 
 class OllamaVersion(ApiAnswer, kw_only=True):
