@@ -122,7 +122,7 @@ def by_cpu(kindling):
 
 # by what is asked for, what must have run and nothing else of these ops
 ON_A_GPU = {
-    "as served": ({}, {"moe_matmul": {"cuda:stream", "triton:gemm"}, "decode_fc1": {"cuda"}}),
+    "as served": ({}, {"moe_matmul": {"cuda:stream", "cuda:wgmma"}, "decode_fc1": {"cuda"}}),
     "at most 8 at a time": ({"max_num_seqs": 8}, {"decode_fc1": {"cuda"}, "decode_attention": {"cuda"}}),
     "all in Triton": (
         {"kernels": ",".join(f"{op.name}=triton" for op in NETWORK_OPS)},

@@ -125,7 +125,7 @@ def test_codex_finds_the_model_as_ollamas(recipes, open_server, tmp_path):
     recipes.find_node()
     codex, server = recipes.find_client("node_modules/.bin/codex"), open_large(open_server)
     recipe = recipes.read_recipe("Ollama's clients", url=server.url, model="tiny").strip()
-    once = "--skip-git-repo-check -c web_search=disabled --disable multi_agent Hi"
+    once = "--skip-git-repo-check Hi"
     command = f"{recipe.replace('codex ', 'codex exec ')} {once}"
     path = f"{codex.parent}:{os.environ['PATH']}"
     assert "Paris." in run(["bash", "-c", command], tmp_path, PATH=path, CODEX_HOME=str(tmp_path))

@@ -19,6 +19,9 @@ typedef unsigned long long u64;
 struct alignas(8) uint2 {
     u32 x, y;
 };
+struct alignas(8) float2 {
+    float x, y;
+};
 struct alignas(16) uint4 {
     u32 x, y, z, w;
 };
@@ -39,6 +42,7 @@ inline float __expf(float x) { return expf(x); }
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 template <class A, class B> auto min(A a, B b) { return b < a ? b : a; }
 template <class A, class B> auto max(A a, B b) { return a < b ? b : a; }
+inline int read_thread() { return threadIdx.x; }
 inline int __popc(u32 x) { return __builtin_popcount(x); }
 inline int __ffs(u32 x) { return __builtin_ffs((int)x); }
 inline long long clock64() { return 0; }
@@ -78,6 +82,9 @@ DEVICE void barrier_expect(u64 *bar, u32 bytes) {
 DEVICE void barrier_arrive(u64 *bar) {
     machine::update((uint64_t *)bar, [](machine::Barrier &state) { state.missing--; });
 }
+DEVICE void barrier_arrive_if(u64 *bar, bool is_due) {
+    if (is_due) barrier_arrive(bar);
+}
 DEVICE void barrier_wait(u64 *bar, u32 parity) {
     machine::random_delay();
     machine::wait_until([=] { return machine::is_past((uint64_t *)bar, parity); });
@@ -86,6 +93,15 @@ DEVICE void copy_bulk(void *to, const void *from, u32 bytes, u64 *bar) {
     if ((u64)to % 16 || (u64)from % 16 || bytes % 16 || !bytes) machine::fail("a copy is not of whole 16 bytes");
     memset(to, 0xFF, bytes);
     machine::here->copies.push_back({to, from, bytes, (uint64_t *)bar});
+}
+DEVICE void copy_sixteen(void *to, const void *from) {
+    if ((u64)to % 16 || (u64)from % 16) machine::fail("a copy is not of aligned 16 bytes");
+    memset(to, 0xFF, 16);
+    machine::here->now->copies.push_back({to, from, 16, nullptr});
+}
+DEVICE void barrier_arrive_after_copies(u64 *bar) {
+    machine::here->batches.push_back({std::move(machine::here->now->copies), (uint64_t *)bar});
+    machine::here->now->copies.clear();
 }
 DEVICE void prefetch_bulk(const void *from, u32 bytes) {
     volatile u8 first = *(const u8 *)from, last = ((const u8 *)from)[bytes - 1];  // both must be readable
@@ -114,6 +130,7 @@ DEVICE void store_peer(float *to, float value, u64 *bar, u32 rank) {
     machine::update((uint64_t *)machine::in_peer(bar, rank), [](machine::Barrier &state) { state.bytes -= 4; });
 }
 DEVICE float load_peer(const float *p, u32 rank) { return *machine::in_peer(p, rank); }
+DEVICE void add_shared(int *p, int x) { __atomic_fetch_add(p, x, __ATOMIC_RELAXED); }
 DEVICE u64 read_acquire(const u64 *p) {
     machine::yield_fiber();
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
@@ -136,6 +153,10 @@ DEVICE u16 nearest_bf16(float x) {
     return x != x ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
 }
 DEVICE u32 narrow_pair(float low, float high) { return nearest_bf16(low) | (u32)nearest_bf16(high) << 16; }
+DEVICE u32 multiply_pairs(u32 a, u32 b) {
+    return narrow_pair(__uint_as_float(a << 16) * __uint_as_float(b << 16),
+                       __uint_as_float(a & 0xFFFF0000u) * __uint_as_float(b & 0xFFFF0000u));
+}
 DEVICE float nearest_e4m3(float x) {
     if (x != x) return x;
     float size = fabsf(x), step = exp2f(fmaxf(floorf(log2f(fmaxf(size, 1e-30f))), -6) - 3);
@@ -172,6 +193,11 @@ DEVICE u32 transpose(u32 x) {
     int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
     auto at = [&](int i, int j) { return given(4 * i + j / 2) >> 16 * (j % 2) & 0xFFFF; };
     return at(column, row) | at(column + 1, row) << 16;
+}
+DEVICE void load_matrices(u32 *words, const void *row) {
+    auto given = machine::exchange(row);
+    int lane = threadIdx.x % 32;
+    for (int i = 0; i < 4; i++) memcpy(words + i, (const char *)given(8 * i + lane / 4) + lane % 4 * 4, 4);
 }
 // Both MMA shapes: lane / 4 selects a row of A (and the row 8 further) and a column of B; lane % 4 selects the columns
 // of A and rows of B that the lane holds, PER values per register, and the two columns of C that it receives.

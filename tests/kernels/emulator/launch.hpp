@@ -10,7 +10,7 @@
 #define SHARED_BYTES 0
 #endif
 
-alignas(128) thread_local char shared[SHARED_BYTES + machine::UNTOUCHED_BYTES];
+alignas(1024) thread_local char shared[SHARED_BYTES + machine::UNTOUCHED_BYTES];
 
 template <class P> P as_parameter(const void *slot) {  // a slot has 8 bytes
     if constexpr (std::is_pointer_v<P>) return *(P *)slot;

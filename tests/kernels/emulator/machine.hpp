@@ -49,6 +49,17 @@ struct Copy {
     unsigned bytes;
     uint64_t *bar;
 };
+struct Batch {  // small copies of a thread, and the barrier at which it arrives when all are complete
+    std::vector<Copy> copies;
+    uint64_t *bar;
+};
+// A wgmma that is not complete: it reads B and writes D at any time until the thread waits for it.
+struct Product {
+    float *d;
+    uint32_t a[2][8];  // of the lane's two rows: pairs of 16 columns
+    const char *b;
+    int width, group;
+};
 struct Named {
     unsigned count = 0, generation = 0;
 };
@@ -62,6 +73,9 @@ struct Fiber {
     bool (*is_ready)(const void *) = nullptr;  // called with `asked`, which is on the fiber's stack
     const void *asked = nullptr;
     bool is_done = false;
+    std::vector<Copy> copies;  // small ones, not yet in a batch
+    std::vector<Product> products;
+    int group = 0;  // of the next product
     unsigned exchanges = 0, cluster_arrivals = 0, cluster_waits = 0;
 };
 struct Cluster {
@@ -78,6 +92,7 @@ struct Cta {
     std::vector<Warp> warps;
     Named named[16];
     std::vector<Copy> copies;
+    std::vector<Batch> batches;
     Context scheduler;
     Fiber *now = nullptr;
     Random random;
@@ -169,6 +184,14 @@ inline void complete_some_copies(Cta &cta) {
         cta.copies.erase(cta.copies.begin() + which);
         memcpy(copy.to, copy.from, copy.bytes);
         update(copy.bar, [&](Barrier &state) { state.bytes -= copy.bytes; });
+    }
+    for (size_t left = cta.batches.size(); left; left--) {
+        size_t which = cta.random() % cta.batches.size();
+        if (cta.random() % 2) continue;
+        Batch batch = std::move(cta.batches[which]);
+        cta.batches.erase(cta.batches.begin() + which);
+        for (const Copy &copy : batch.copies) memcpy(copy.to, copy.from, copy.bytes);
+        update(batch.bar, [](Barrier &state) { state.missing--; });
     }
 }
 }  // namespace machine

@@ -69,7 +69,7 @@ inline void prepare(Cta &cta, char *memory, unsigned seed) {
 }
 inline void run(Cta &cta) {
     for (unsigned done = 0; done < cta_size.x && !__atomic_load_n(&has_failed, __ATOMIC_ACQUIRE);) {
-        bool moved = !cta.copies.empty();
+        bool moved = !cta.copies.empty() || !cta.batches.empty();
         unsigned first = cta.random() % cta.warps.size();
         for (unsigned i = 0; i < cta.warps.size(); i++) moved |= run_warp(cta, (first + i) % cta.warps.size(), done);
         if (done == cta_size.x) break;
@@ -81,7 +81,9 @@ inline void run(Cta &cta) {
     }
 }
 inline void check_end(Cta &cta, const char *behind) {
-    if (!cta.copies.empty()) fail("CTA %u ended before its copies completed", cta.number);
+    if (!cta.copies.empty() || !cta.batches.empty()) fail("CTA %u ended before its copies completed", cta.number);
+    for (const Fiber &fiber : cta.fibers)
+        if (fiber.is_done && !fiber.products.empty()) fail("a thread of CTA %u ended before its products", cta.number);
     if (!is_untouched(behind, UNTOUCHED_BYTES)) fail("CTA %u wrote past the end of its shared memory", cta.number);
     for (const Fiber &fiber : cta.fibers)
         if (!is_untouched(fiber.stack, UNTOUCHED_BYTES)) fail("a thread of CTA %u needs more stack", cta.number);

@@ -172,17 +172,25 @@ def test_a_machine_with_too_little_memory_is_refused_before_the_launch():
 
 
 @pytest.mark.parametrize(
-    ("machine", "tokens", "is_taken"), [(LARGE, 192, True), (SMALL, 64, True), (SMALL, 65, False)]
+    ("machine", "capability", "tokens", "is_taken"),
+    [
+        (LARGE, (10, 0), 192, True),
+        (LARGE, (9, 0), 128, True),
+        (LARGE, (9, 0), 129, False),
+        (SMALL, (12, 1), 64, True),
+        (SMALL, (12, 1), 65, False),
+    ],
 )
-def test_small_machines_take_fewer_tokens(monkeypatch, machine, tokens, is_taken):
+def test_some_machines_take_fewer_tokens(monkeypatch, machine, capability, tokens, is_taken):
     class OnGpu(torch.Tensor):
         is_cuda = True
 
     monkeypatch.setattr(MODULE, "find_machine", lambda device: machine)
+    monkeypatch.setattr(MODULE, "find_capability", lambda device: capability)
     (operands,) = draw(tokens, 8, 128, 128).args
     x = operands.x.as_subclass(OnGpu)
     why = MODULE.refuse(x, operands.ids, operands.weights, operands.experts, "bf16")
-    assert why is None if is_taken else "1 to 64 tokens" in why
+    assert why is None if is_taken else f"1 to {tokens - 1} tokens" in why
 
 
 @pytest.mark.gpu

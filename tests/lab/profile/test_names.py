@@ -63,9 +63,9 @@ def bytes_of(cost, *reads):
     return sum(op.bytes for op in cost.ops if {op.op, f"{op.op}.{op.part}"} & set(reads))
 
 
-@pytest.mark.parametrize("name", ["decode_experts", "decode_experts_even", "moe_stream", "moe_matmul"])
+@pytest.mark.parametrize("name", ["decode_experts", "decode_experts_even", "moe_stream", "moe_wgmma", "moe_matmul"])
 def test_expert_kernel_reads_all_expert_bytes(name):
-    by_kernel, by_category = count_bytes(label_kernels([name, "decode_router", "moe_sum"]), cost())
+    by_kernel, by_category = count_bytes(label_kernels([name, "decode_router", "moe_sum", "moe_place"]), cost())
     assert by_kernel == {name: bytes_of(cost(), "moe_matmul"), "decode_router": bytes_of(cost(), "route")}
     assert by_category[EXPERTS] == sum(by_kernel.values())
 

@@ -33,7 +33,7 @@ def test_reference_of_a_gpu_is_chosen_only_if_named():
         return [implementation.name for implementation in choose(moe_matmul, *args)]
 
     gpu = replace(CPU, name="GPU", capability=(9, 0))
-    assert names(gpu) == ["triton:gemv", "triton:gemm", "cuda:stream"]
+    assert names(gpu) == ["triton:gemv", "triton:gemm", "cuda:stream", "cuda:wgmma"]
     assert names(gpu, ("triton:gemm", "reference")) == ["reference", "triton:gemm"]
     assert names(gpu, ("triton",)) == ["triton:gemv", "triton:gemm"]
     assert names(CPU) == ["reference"]

@@ -1,6 +1,6 @@
 #pragma once
-// Wrappers of single PTX instructions. All inline assembly is in this file, so that tests can replace it and run the
-// kernels without a GPU (tests/kernels/emulator/instructions.cuh).
+// Wrappers of single PTX instructions. All inline assembly is in this file and in wgmma.cuh, so that tests can replace
+// it and run the kernels without a GPU (tests/kernels/emulator).
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -8,6 +8,12 @@ typedef unsigned long long u64;
 
 #define DEVICE static __device__ __forceinline__
 
+// threadIdx.x, read again each time: no register holds it, or what was computed from it, between two calls.
+DEVICE int read_thread() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
 DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 
 DEVICE void barrier_init(u64 *bar, u32 count) {
@@ -18,6 +24,12 @@ DEVICE void barrier_expect(u64 *bar, u32 bytes) {
 }
 DEVICE void barrier_arrive(u64 *bar) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
+}
+DEVICE void barrier_arrive_if(u64 *bar, bool is_due) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared.b64 _, [%0];\n}"
+                 :
+                 : "r"(shared_address(bar)), "r"((u32)is_due)
+                 : "memory");
 }
 DEVICE void barrier_wait(u64 *bar, u32 parity) {
     asm volatile("{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@!p bra again;\n}"
@@ -30,6 +42,18 @@ DEVICE void copy_bulk(void *to, const void *from, u32 bytes, u64 *bar) {
                  :
                  : "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(bar))
                  : "memory");
+}
+// Copies 16 bytes asynchronously, past L1. L2 fetches the 256 bytes around them.
+DEVICE void copy_sixteen(void *to, const void *from) {
+#if defined(FETCH) && FETCH == 128
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+#else
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+#endif
+}
+// Arrives at the barrier once all of this thread's `copy_sixteen` so far are complete.
+DEVICE void barrier_arrive_after_copies(u64 *bar) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(bar)) : "memory");
 }
 DEVICE void prefetch_bulk(const void *from, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
@@ -69,6 +93,7 @@ DEVICE float load_peer(const float *p, u32 rank) {
 DEVICE void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+DEVICE void add_shared(int *p, int x) { atomicAdd(p, x); }
 DEVICE u64 read_acquire(const u64 *p) {
     u64 seen;
     asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(p) : "memory");
@@ -95,6 +120,12 @@ DEVICE u32 narrow_pair(float low, float high) {
     u32 pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
+}
+// Products of two pairs of bf16, rounded to nearest; subnormal numbers count.
+DEVICE u32 multiply_pairs(u32 a, u32 b) {
+    u32 product;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+    return product;
 }
 // Rounds two values to E4M3, saturating to its largest finite value.
 DEVICE u16 narrow_e4m3(float low, float high) {
@@ -131,6 +162,14 @@ DEVICE u32 transpose(u32 x) {
     u32 y;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
     return y;
+}
+// Loads four 8 x 8 matrices of 16-bit values: lane l gives the address of row l % 8 of matrix l / 8, and receives of each
+// matrix two neighbours of row l / 4.
+DEVICE void load_matrices(u32 *words, const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(shared_address(row))
+                 : "memory");
 }
 DEVICE void multiply_add(float *c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

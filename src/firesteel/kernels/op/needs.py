@@ -35,3 +35,14 @@ def cuda_ready(major: int = 9, minor: int = 0) -> Needs:
         return capability(major, minor)(device) or lacks_nvrtc()
 
     return needs
+
+
+def hopper_ready() -> Needs:
+    """Requires a GPU of compute capability 9.0, whose matrix instructions no other has, and NVRTC."""
+
+    def needs(device: DeviceSpec) -> str | None:
+        if device.capability != (9, 0):
+            return f"needs an NVIDIA GPU of compute capability 9.0, this is {device.name}"
+        return lacks_nvrtc()
+
+    return needs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from firesteel.kernels.op.device_code import CudaCode, DeviceCode
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native
-from firesteel.kernels.ops import moe_stream
+from firesteel.kernels.ops import moe_stream, moe_wgmma
 from firesteel.kernels.ops.linear_code import store_code
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def list_code(capability: tuple[int, int]) -> Iterator[DeviceCode | CudaCode]:
         constants={"A": 4, "H": 2880, "COLUMNS": SUM_COLUMNS},
     )
     yield from moe_stream.list_plans(capability, GPT_OSS)
+    yield from moe_wgmma.list_plans(capability, GPT_OSS)
 
 
 def _tiles(way: str, capability: tuple[int, int], native: bool) -> list[tuple[Tile, Tile]]:

@@ -1,4 +1,4 @@
-"""Expert matmuls that stream the weights: CUDA C++ for up to 192 tokens.
+"""Expert matmuls that stream the weights: CUDA C++ for up to 192 tokens, on Hopper 128.
 
 Each chosen expert's rows go once through a ring in shared memory (`csrc/ring.cuh`) and meet the tokens that want
 it, up to eight at a time. A CTA takes consecutive rows, so that its tokens seldom change.
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from firesteel.device import find_capability
 from firesteel.kernels.cuda.source import CudaKernel
 from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.operands.weights import Experts
@@ -20,11 +21,13 @@ from firesteel.kernels.stream.plan import FIRST, Machine, find_machine, machine_
 from firesteel.kernels.stream.refuse import refuse_layout, refuse_strides, refuse_types
 from firesteel.kernels.stream.ring import STRIP_ROWS, Stream, align, plan_stream, refuse_columns
 from firesteel.kernels.stream.shapes import Sizes
+from firesteel.kernels.target import is_sm90
 
 STAGES = 7
 FLIGHT = 4  # stages in flight
 STORERS = 2
 MOST_TOKENS = 192  # measured on an H200: beyond, Triton's larger tiles are faster
+MOST_TOKENS_SM90 = 128  # on an H200: beyond, cuda:wgmma is faster
 MOST_TOKENS_SMALL = 64  # on GPUs with little shared memory, where four tokens meet an expert's rows at a time
 PAIRS = (64, 128, 256, 512, 768)  # numbers of pairs that kernels are compiled for
 SUM_THREADS = 128
@@ -37,6 +40,8 @@ def refuse(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, activation
         return f"computes with bf16 activations, not {activation}"
     machine = find_machine(x.device) if x.is_cuda else None
     most = MOST_TOKENS if machine is None or machine.is_large else MOST_TOKENS_SMALL
+    if is_sm90(find_capability(x.device)):
+        most = MOST_TOKENS_SM90
     if not 1 <= x.shape[0] <= most or not 1 <= ids.numel() <= PAIRS[-1]:
         return f"is for 1 to {most} tokens and {PAIRS[-1]} pairs, not {x.shape[0]} and {ids.numel()}"
     inter, hidden = experts.gate_up_bias.shape[1] // 2, x.shape[1]

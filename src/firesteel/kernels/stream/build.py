@@ -69,7 +69,7 @@ def forget_plans() -> None:
         clear()
 
 
-def build_kernel(name: str, defines: Mapping[str, int], *, threads: int, shared_bytes: int = 0) -> CudaKernel:
+def build_kernel(name: str, defines: Mapping[str, int | str], *, threads: int, shared_bytes: int = 0) -> CudaKernel:
     """Returns the kernel of csrc/NAME.cu in the current build; nothing is compiled yet."""
     build = {_build.get(): 1} if _build.get() else {}
     source = _source(f"{name}.cu", tuple(sorted({**defines, **build}.items())))
@@ -77,7 +77,7 @@ def build_kernel(name: str, defines: Mapping[str, int], *, threads: int, shared_
 
 
 @functools.cache
-def _source(name: str, defines: tuple[tuple[str, int], ...]) -> CudaSource:
+def _source(name: str, defines: tuple[tuple[str, int | str], ...]) -> CudaSource:
     return CudaSource(name, defines=dict(defines))
 
 

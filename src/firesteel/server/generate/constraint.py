@@ -23,9 +23,9 @@ from firesteel.server.openai.requests import (
     GenerationRequest,
     JsonFormat,
     JsonSchemaFormat,
-    StructuredOutputs,
     TextFormat,
 )
+from firesteel.server.openai.structured import StructuredOutputs
 
 Kind = Literal["json", "json_object", "regex", "choice", "grammar"]
 KINDS: tuple[Kind, ...] = ("json", "json_object", "regex", "choice", "grammar")

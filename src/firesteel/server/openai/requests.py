@@ -14,12 +14,9 @@ from firesteel.chat.tools import TextRule
 from firesteel.server.openai.limits import (
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORDS,
-    MAX_CHOICES,
-    MAX_GRAMMAR_CHARACTERS,
     MAX_LOGIT_BIAS,
     MAX_MESSAGES,
     MAX_METADATA,
-    MAX_PATTERN_CHARACTERS,
     MAX_SALT_CHARACTERS,
     MAX_STOP_CHARACTERS,
     MAX_STOP_TOKEN_IDS,
@@ -27,6 +24,7 @@ from firesteel.server.openai.limits import (
     MAX_TOKENS_TO_DECODE,
     MAX_TOOLS,
 )
+from firesteel.server.openai.structured import Choices, GrammarText, Pattern, StructuredOutputs
 
 Temperature = Annotated[float, Meta(ge=0, le=100)]
 Share = Annotated[float, Meta(gt=0, le=1)]
@@ -45,12 +43,6 @@ TopCount = Annotated[int, Meta(ge=0, le=20)]
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 CacheSalt = Annotated[str, Meta(min_length=1, max_length=MAX_SALT_CHARACTERS)]
 Metadata = Annotated[dict[str, str], Meta(max_length=MAX_METADATA)]
-Pattern = Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN_CHARACTERS)]
-Choices = Annotated[
-    list[Annotated[str, Meta(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)]],
-    Meta(min_length=1, max_length=MAX_CHOICES),
-]
-GrammarText = Annotated[str, Meta(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)]
 BadWord = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS, pattern=r"\S")]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
@@ -191,21 +183,6 @@ AnswerFormat = TextFormat | JsonFormat | JsonSchemaFormat
 class StreamOptions(Body):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-
-
-class StructuredOutputs(Body, kw_only=True, forbid_unknown_fields=True):
-    """A constraint on the answer. Exactly one of the first five; the others are options of `json`."""
-
-    json: dict[str, Any] | SomeText | None = None
-    json_object: bool | None = None
-    regex: Pattern | None = None
-    choice: Choices | None = None
-    grammar: GrammarText | None = None  # in Lark or GBNF
-    whitespace_pattern: Pattern | None = None
-    disable_any_whitespace: bool | None = None
-    disable_additional_properties: bool | None = None
-    disable_fallback: bool | None = None  # llguidance is the only backend
-    structural_tag: Literal[""] | None = None  # tags are not enforced
 
 
 class GenerationRequest(Body, kw_only=True):
