@@ -8,7 +8,7 @@ DEVICE_CODE := $(wildcard src/firesteel/kernels/csrc/* tests/kernels/emulator/*)
 # One thread per process: small tensors gain nothing from more, and on a busy machine threads wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -rs
 
-.PHONY: run test test-all check format install vllm arm64-wheels cuda-locks sanitize records clean
+.PHONY: run test test-all check format install clients vllm arm64-wheels cuda-locks sanitize records clean
 
 run: install
 	OMP_NUM_THREADS=1 $(BIN)/firesteel lab run --quick --out firesteel-lab
@@ -61,6 +61,18 @@ install: .venv/installed
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch .venv/installed
 
+# Clients for the tier peer that are not in .venv: npm packages, which need Node 20, and openai-agents. Tests find them in
+# .clients, or in the folder that the variable PEER_CLIENTS names.
+clients: .clients/installed
+
+.clients/installed: requirements/clients/package-lock.json requirements/agents.lock
+	mkdir -p .clients
+	cp requirements/clients/package.json requirements/clients/package-lock.json .clients
+	npm ci --prefix .clients --no-audit --no-fund
+	$(PYTHON) -m venv .clients/agents
+	.clients/agents/bin/pip install --quiet --no-deps --require-hashes -r requirements/agents.lock
+	touch .clients/installed
+
 # vLLM's CPU builds for the tier peer, on top of our torch; each needs other versions of some packages and the name
 # vllm. Our own package is visible in them with its entry points, as if it were installed beside vLLM.
 vllm: .venv-vllm-0.28.0/installed .venv-vllm-0.32.0/installed
@@ -74,4 +86,4 @@ vllm: .venv-vllm-0.28.0/installed .venv-vllm-0.32.0/installed
 	touch .venv-vllm-$*/installed
 
 clean:
-	rm -rf .venv .venv-vllm-* .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-vllm-* .clients .pytest_cache .mypy_cache .ruff_cache

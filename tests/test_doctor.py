@@ -13,6 +13,7 @@ from firesteel.cli import app
 from firesteel.device import GIB, DeviceSpec
 from firesteel.doctor import PACKAGES, Finding, FindingStatus, MachineFacts, driver_version, judge
 from firesteel.kernels.cuda.compile import lacks_nvrtc
+from firesteel.kernels.libraries.package import describe_libraries
 from firesteel.kernels.registry import NETWORK_OPS
 from firesteel.vllm_plugin.refusal.state import PluginState
 from firesteel.vllm_plugin.refusal.versions import judge_version
@@ -271,14 +272,16 @@ def test_driver_version_is_read_from_the_kernel_module(tmp_path):
 
 def test_each_package_is_listed_with_its_import_location():
     findings = {finding.check: finding for finding in doctor.locate_packages()}
-    assert list(findings) == [f"import {name}" for name in PACKAGES]
+    libraries = [f"library {name}" for name in ("triton_kernels", "flashinfer")]
+    assert list(findings) == [*(f"import {name}" for name in PACKAGES), *libraries]
+    assert findings["library triton_kernels"].found == describe_libraries()["triton_kernels"]
     assert findings["import torch"].found == f"{torch.__version__} at {Path(torch.__file__).parent}"
     assert findings["import firesteel"].found.endswith(f" at {Path(doctor.__file__).parent}")
 
 
 def test_missing_package_is_a_note(monkeypatch):
     monkeypatch.setattr(doctor, "PACKAGES", ("no_such_package",))
-    assert doctor.locate_packages() == [Finding("import no_such_package", FindingStatus.NOTE, "not found")]
+    assert doctor.locate_packages()[0] == Finding("import no_such_package", FindingStatus.NOTE, "not found")
 
 
 def test_each_op_is_listed_with_its_implementation():

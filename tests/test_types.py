@@ -103,7 +103,13 @@ def test_stop_ids_are_those_of_the_checkpoint_and_the_user():
 
 
 @pytest.mark.parametrize(
-    "values", [{"logit_bias": {50: 1.0}}, {"stop_token_ids": (3, 50)}, {"allowed_token_ids": (50,)}]
+    "values",
+    [
+        {"logit_bias": {50: 1.0}},
+        {"stop_token_ids": (3, 50)},
+        {"allowed_token_ids": (50,)},
+        {"bad_words": ((1,), (2, 50))},
+    ],
 )
 def test_token_outside_the_vocabulary_is_refused(values):
     SamplingParams(**values).check_vocabulary(51)

@@ -1,18 +1,18 @@
 """Runs the decode kernels as planned for a GB10 (48 SMs, 101,376 bytes of shared memory) on a larger GPU.
 
-python tools/gb10_plans.py FOLDER
+python tools/gb10_plans.py FOLDER [OP ...]
 
 Decoding needs no instruction that only a GB10 has, so another GPU shows whether these plans are right, and how fast
 an SM runs them. Every decode op is held to its reference for 1 to 8 tokens of gpt-oss-120b, then timed with a cold
 cache. A rate is shown per SM, as a share of what a plain streaming read takes through as many SMs of this GPU, and
-as a multiple of the data sheet's rate of a GB10's memory. The records are saved in FOLDER. Exits with 1 if a check
-fails.
+as a multiple of the data sheet's rate of a GB10's memory. The records are saved in FOLDER; OPs limit the run to
+these decode ops. Exits with 1 if a check fails.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,7 @@ GB10_GB_S = 273.0  # data sheet
 READ_BYTES = 2 << 30
 READ_SHAPES = ((8192, 16), (8192, 32), (16384, 32))  # words a CTA reads at a time, warps
 LEAST_CALLS = 8  # per pass
+DecodeOps = tuple[Op[Any, Any], ...]
 
 
 class Task(NamedTuple):
@@ -55,13 +56,14 @@ class Task(NamedTuple):
 
 
 def main() -> None:
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
+    ops = choose(sys.argv[2:])
     out, device, machine = Path(sys.argv[1]), find_device("cuda"), machine_of(GB10)
     if device.num_sms < machine.num_sms:
         sys.exit(f"{device.name} has {device.num_sms} SMs, a GB10 {machine.num_sms}: take a larger GPU")
     assert device.capability is not None
-    build_all(find_target(device.capability))
+    build_all(ops, find_target(device.capability))
     ceiling = find_ceiling(device, machine.num_sms)
     rate = READ_BYTES / ceiling.median_s / 1e9
     parameters = {"num_sms": machine.num_sms, "shared_bytes": machine.shared_bytes, "gb_s": rate}
@@ -80,10 +82,18 @@ def main() -> None:
         f"{device.name}: {machine.num_sms} SMs read {rate:.0f} GB/s, {rate / machine.num_sms:.1f} each", flush=True
     )
     with with_machine(machine):
-        failed = check_all(device)
-        time_all(device, machine, rate, around, out)
+        failed = check_all(ops, device)
+        time_all(ops, device, machine, rate, around, out)
     if failed:
         sys.exit("\n".join(f"{row.op} {row.implementation} {row.sample}: {row.why}" for row in failed))
+
+
+def choose(names: Sequence[str]) -> DecodeOps:
+    """Returns the decode ops of these names, or all of them."""
+    known = {op.name: op for op in DECODE_OPS}
+    if unknown := [name for name in names if name not in known]:
+        sys.exit(f"{unknown[0]} is not a decode op: choose from {', '.join(known)}")
+    return tuple(known[name] for name in dict.fromkeys(names)) or DECODE_OPS
 
 
 def list_codes(op: str) -> list[CudaCode]:
@@ -100,9 +110,9 @@ def build(task: Task) -> str | None:
     return None
 
 
-def build_all(target: str) -> None:
+def build_all(ops: DecodeOps, target: str) -> None:
     """Compiles what a GB10 launches for the GPU at hand, in parallel processes, into the kernel cache."""
-    tasks = [Task(op.name, number, target) for op in DECODE_OPS for number in range(len(list_codes(op.name)))]
+    tasks = [Task(op.name, number, target) for op in ops for number in range(len(list_codes(op.name)))]
     for task, result in zip(tasks, call_apart(build, tasks, count_workers()), strict=True):
         if result is not None:
             sys.exit(f"{task}: {result.reason if isinstance(result, Died) else result}")
@@ -122,9 +132,9 @@ def find_ceiling(device: DeviceSpec, num_sms: int) -> Timing:
     return min(timings, key=lambda timing: timing.median_s)
 
 
-def list_work(device: DeviceSpec) -> Iterator[OpWorkload]:
+def list_work(ops: DecodeOps, device: DeviceSpec) -> Iterator[OpWorkload]:
     shapes = ModelShapes(PRESETS["gpt-oss-120b"], device)
-    for op in DECODE_OPS:
+    for op in ops:
         for tokens in range(1, MOST_TOKENS + 1):
             yield from list_workloads(op, tokens, "bf16", shapes)
 
@@ -135,15 +145,15 @@ def list_takers(op: Op[Any, Any], args: tuple[Any, ...]) -> list[Implementation[
     return [way for way in ways if way.accepts is None or way.accepts(*args) is None]
 
 
-def check_all(device: DeviceSpec) -> list[Check]:
+def check_all(ops: DecodeOps, device: DeviceSpec) -> list[Check]:
     """Holds all workloads to their references, and samples in MXFP8; prints and returns what failed."""
     rows = []
-    for op in DECODE_OPS:
+    for op in ops:
         free_memory(device)
         for sample in op.make_samples(device.torch_device) if op.make_samples else ():
             if sample.label.startswith("gpt-oss") and "mxfp8" in sample.label:
                 rows += check(op, sample)
-    for workload in list_work(device):
+    for workload in list_work(ops, device):
         rows += check(workload.op, Sample(workload.label, workload.part.draw()))
     failed = [row for row in rows if row.status in (Status.FAILED, Status.NOT_RUN)]
     passed = sum(row.status is Status.PASSED for row in rows)
@@ -161,9 +171,11 @@ def check(op: Op[Any, Any], sample: Sample) -> list[Check]:
     return [check_sample(op, way, sample) for way in takers]
 
 
-def time_all(device: DeviceSpec, machine: Machine, ceiling: float, around: Record, out: Path) -> None:
+def time_all(
+    ops: DecodeOps, device: DeviceSpec, machine: Machine, ceiling: float, around: Record, out: Path
+) -> None:
     print(f"{'op':16} {'part':8} tokens {'way':12} {'us':>8} {'GB/s':>7} per SM  share  of a GB10's memory rate")
-    for workload in list_work(device):
+    for workload in list_work(ops, device):
         inputs = draw_inputs(workload, device)
         for way in list_takers(workload.op, inputs[0]):
             timing = time_calls(way.function, inputs, device, samples=10, rounds=-(-LEAST_CALLS // len(inputs)))

@@ -25,6 +25,7 @@ OFFLINE = {
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process, so that the engine's own time is measured
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it is compiled at first use
     "VLLM_BENCH_REALISTIC_DUMMY": "1",  # for a vLLM whose random weights would lead all tokens to the same experts
 }
 VOCABULARY = 199_000

@@ -18,6 +18,7 @@ from firesteel.device import GIB, DeviceSpec, available_bytes, find_device
 from firesteel.kernels import Kernels
 from firesteel.kernels.cuda.compile import lacks_nvrtc, nvrtc_architectures, nvrtc_version
 from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.libraries.package import describe_libraries
 from firesteel.kernels.operands.activation import BLOCK_SCALED_TRITON
 from firesteel.kernels.tiles.tuned import find_shipped
 from firesteel.surroundings import installed
@@ -188,9 +189,8 @@ def judge_gpu(machine: MachineFacts) -> Finding:
         return Finding("GPU", FindingStatus.NOTE, "none: the CPU is used, in float32")
     found = f"{device.name}, sm_{device.capability[0]}{device.capability[1]}, {device.num_sms} SMs"
     if device.capability < (8, 0):
-        return Finding(
-            "GPU", FindingStatus.FAIL, found, "compute capability 8.0 or later is required; --device cpu works"
-        )
+        cure = "compute capability 8.0 or later is required; --device cpu works"
+        return Finding("GPU", FindingStatus.FAIL, found, cure)
     return Finding("GPU", FindingStatus.OK, found)
 
 
@@ -259,16 +259,16 @@ def judge_vllm(machine: MachineFacts) -> Finding:
 
 
 def locate_packages() -> list[Finding]:
-    return [_locate(name) for name in PACKAGES]
+    libraries = describe_libraries().items()
+    return [*map(_locate, PACKAGES), *(Finding(f"library {name}", FindingStatus.OK, it) for name, it in libraries)]
 
 
 def _locate(name: str) -> Finding:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         return Finding(f"import {name}", FindingStatus.NOTE, "not found")
-    return Finding(
-        f"import {name}", FindingStatus.OK, f"{installed(name) or 'from source'} at {Path(spec.origin).parent}"
-    )
+    found = f"{installed(name) or 'from source'} at {Path(spec.origin).parent}"
+    return Finding(f"import {name}", FindingStatus.OK, found)
 
 
 def choices(device: DeviceSpec) -> list[Finding]:

@@ -36,6 +36,10 @@ def _is_choice(value: Any) -> bool:
     return value is None or (_are_tokens(value) and len(value) > 0)
 
 
+def _are_words(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(_are_tokens(word) and len(word) > 0 for word in value)
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
@@ -56,6 +60,7 @@ SAMPLING_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "frequency_penalty": _PENALTY,
     "logit_bias": (_is_bias, "a dictionary from token ids to numbers from -100 to 100"),
     "allowed_token_ids": (_is_choice, "a tuple of token ids, at least one, or None for all"),
+    "bad_words": (_are_words, "a tuple of tuples of token ids, at least one each"),
     "grammar": (_optional(_is_text), "a text that is not empty, or None"),
     "seed": (_whole(-(2**63), 2**64 - 1), "a whole number of 64 bits"),
     "stop": (_many(_is_text, 16), "a tuple of at most 16 non-empty strings"),

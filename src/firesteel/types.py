@@ -35,6 +35,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0  # the same, once per time that it was generated
     logit_bias: dict[int, float] = field(default_factory=dict)  # token id -> number added to its logit
     allowed_token_ids: tuple[int, ...] | None = None  # only these may be drawn; None: all
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences of which the last token cannot follow the others
     grammar: str | None = None  # Lark grammar of the new tokens, see chat/grammar.py; None: any tokens
     seed: int = 0  # modulo 2^64
     stop: tuple[str, ...] = ()
@@ -55,8 +56,13 @@ class SamplingParams:
 
     @property
     def has_penalties(self) -> bool:
-        """True if the draw depends on the tokens before it."""
+        """True if the logits of tokens depend on how often they occurred."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    @property
+    def reads_tokens(self) -> bool:
+        """True if the draw depends on the tokens before it."""
+        return self.has_penalties or any(len(word) > 1 for word in self.bad_words)
 
     @property
     def leaves_out(self) -> bool:
@@ -74,6 +80,8 @@ class SamplingParams:
             if token_ids and max(token_ids) >= vocab_size:
                 odd = next(token for token in token_ids if token >= vocab_size)
                 raise UserError(f"{name}: token id {odd} is outside the vocabulary of {vocab_size}")
+        if odd_ids := [token for word in self.bad_words for token in word if token >= vocab_size]:
+            raise UserError(f"bad_words: token id {odd_ids[0]} is outside the vocabulary of {vocab_size}")
 
 
 class TokenMask(Protocol):
@@ -110,7 +118,7 @@ class Request:
     @property
     def needs_tokens(self) -> bool:
         """True if its next draw depends on earlier tokens that the host must have read."""
-        return self.mask is not None or self.params.has_penalties
+        return self.mask is not None or self.params.reads_tokens
 
     @property
     def max_new(self) -> int:

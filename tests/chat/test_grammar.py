@@ -15,7 +15,7 @@ from firesteel.chat.grammar import JSON_OBJECT, grammar_for
 from firesteel.chat.harmony import Harmony, ResponseFormat
 from firesteel.chat.stream import read_turn
 from firesteel.chat.tokenizer import Tokenizer
-from firesteel.chat.tools import Tool
+from firesteel.chat.tools import TextRule, Tool
 from firesteel.engine.sample.grammar import Grammars
 from firesteel.errors import RequestError
 
@@ -184,7 +184,55 @@ def test_any_draw_calls_a_requested_function(kindling, choice, parallel):
         for call in calls:
             assert call.begin.name in ({"get_time"} if "function" in choice else {"get_time", "get_weather"})
             jsonschema.validate(json.loads(call.text), CITY)
-    assert 0 not in counts and (len(counts) > 1) == parallel
+    assert 0 not in counts and (len(counts) > 1) == (parallel and "function" not in choice)
+
+
+PATCH = Tool(
+    name="patch",
+    description="",
+    text=TextRule(
+        syntax="lark", definition='start: "*** Begin" LF line+ "*** End"\nline: "+" /.*/ LF\n%import common.LF'
+    ),
+)
+PATCHED = "<|channel|>commentary to=functions.patch<|message|>{}<|call|>"
+
+
+def test_text_of_a_tool_follows_its_lark_grammar(kindling):
+    grammar = grammar_for(tools=[WEATHER, PATCH])
+    assert kindling.takes(grammar, PATCHED.format("*** Begin\n+a { b /* <b>\n+\n*** End"))
+    assert not kindling.takes(grammar, PATCHED.format("*** Begin\n*** End"))
+    assert not kindling.takes(grammar, PATCHED.format('{"input": "a"}'))
+    assert kindling.takes(grammar, CALL + "<|call|>") and kindling.takes(grammar, TEXT)
+
+
+@pytest.mark.parametrize(
+    ("definition", "good", "bad"),
+    [
+        (r"[0-9]+/[0-9]+", "1/2", "1-2"),
+        (r"a\/b", "a/b", "ab"),
+        ("a\nb", "a\nb", "a b"),
+        (r"^a\$$", "a$", "^a$"),
+        (r"\d+|none", "none", "x"),
+    ],
+)
+def test_text_of_a_tool_follows_its_regular_expression(kindling, definition, good, bad):
+    tool = Tool(name="patch", description="", text=TextRule(syntax="regex", definition=definition))
+    grammar = grammar_for(tools=[tool], function="patch")
+    assert kindling.takes(grammar, PATCHED.format(good))
+    assert not kindling.takes(grammar, PATCHED.format(bad))
+
+
+def test_free_text_of_a_tool_needs_a_grammar_only_if_a_call_is_required(kindling):
+    tool = Tool(name="patch", description="", text=TextRule())
+    assert grammar_for(tools=[tool]) is None
+    grammar = grammar_for(tools=[tool], tool_choice="required")
+    assert kindling.takes(grammar, PATCHED.format("any\ntext {")) and not kindling.takes(grammar, TEXT)
+
+
+def test_grammar_of_a_tool_that_cannot_be_compiled_is_refused():
+    tool = Tool(name="patch", description="", text=TextRule(syntax="lark", definition="start: missing"))
+    with pytest.raises(RequestError, match="tool 'patch'"):
+        grammar_for(tools=[tool])
 
 
 def test_words_of_a_schema_are_not_part_of_the_grammar(kindling):

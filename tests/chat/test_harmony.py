@@ -91,3 +91,15 @@ def test_rendering_does_not_depend_on_what_was_rendered_before(harmony, tokenize
     for left, right in pairwise(messages):
         assert harmony.encode([left, right]) == harmony.encode([left]) + harmony.encode([right])
     assert harmony.encode([replace(messages[0], content="")]) != harmony.encode([messages[0]])
+
+
+def test_last_message_is_left_open_to_be_continued(harmony):
+    messages = [
+        Message(role="user", content="Hi"),
+        Message(role="assistant", channel="analysis", content="Hm."),
+        Message(role="assistant", channel="final", content="Hel"),
+    ]
+    token_ids = harmony.encode_to_continue(messages)
+    expected = "<|start|>user<|message|>Hi<|end|><|start|>assistant<|channel|>analysis<|message|>Hm.<|end|>"
+    assert harmony.tokenizer.decode(token_ids) == expected + "<|start|>assistant<|channel|>final<|message|>Hel"
+    assert harmony.tokenizer.decode(harmony.open_channel("final")) == "<|channel|>final<|message|>"

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from firesteel.chat.tools import Tool, render_json, render_namespace
+from firesteel.chat.tools import TextRule, Tool, render_json, render_namespace
 
 
 def library_text(library, tools: list[Tool]) -> str:
@@ -33,6 +33,21 @@ def test_random_schemas_render_as_openai_harmony(library, schema_maker):
 @pytest.mark.slow
 def test_many_random_schemas_render_as_openai_harmony(library, schema_maker):
     assert_same_tools(library, schema_maker, range(1000, 31_000))
+
+
+def test_tool_with_a_text_names_its_grammar():
+    rule = TextRule(syntax="lark", definition='start: "a"\n  | "b"\n')
+    assert render_namespace([Tool(name="say", description="Says it.", text=rule)]) == (
+        "namespace functions {\n\n"
+        "// Says it.\n"
+        "// The argument is plain text: write it as it is, neither quoted nor as JSON. "
+        "It must match this lark grammar:\n"
+        '// start: "a"\n//   | "b"\n'
+        "type say = (_: string) => any;\n\n"
+        "} // namespace functions"
+    )
+    free = render_namespace([Tool(name="say", description="", text=TextRule())])
+    assert "plain text" in free and "grammar" not in free
 
 
 def test_typical_tool_equals_the_published_text():

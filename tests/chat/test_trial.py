@@ -107,3 +107,12 @@ time.sleep(60)
         assert select.select([descriptor], [], [], 30)[0]  # readable once the child has ended
     finally:
         os.close(descriptor)
+
+
+def test_gbnf_is_converted_to_lark_or_refused_by_name():
+    answer = trial.answer({"name": "g.grammar", "gbnf": 'root ::= "a" [0-9]+'})
+    assert answer["fault"] is None and trial.find_fault({}, answer["lark"]) is None
+    [name, fault] = trial.answer({"name": "g.grammar", "gbnf": 'root ::= ("a"'})["fault"]
+    assert name == "g.grammar" and "Expected" in fault
+    deep = trial.answer({"name": "g.grammar", "gbnf": "root ::= " + "(" * 5000})
+    assert deep["fault"][0] == "g.grammar"

@@ -3,7 +3,7 @@
 import pytest
 
 from firesteel import UserError
-from firesteel.config.vllm_flags import ACCEPTED_FLAGS, translate
+from firesteel.config.vllm_flags import ACCEPTED_FLAGS, REFUSED_FLAGS, translate
 
 
 def test_other_names_of_our_settings():
@@ -26,6 +26,12 @@ def test_each_flag_is_accepted_with_a_line_and_refused_with_a_reason(flag):
         with pytest.raises(UserError, match="accepted: ") as caught:
             translate({flag.parameter: "strange"}, {})
         assert flag.refusal in str(caught.value) and "strange" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", REFUSED_FLAGS)
+def test_flag_of_what_is_missing_is_refused_with_the_cure(name):
+    with pytest.raises(UserError, match=f"{name} demo: .* not run here: offer functions"):
+        translate({name.removeprefix("--").replace("-", "_"): "demo"}, {})
 
 
 def test_unsupported_kv_type_is_refused():

@@ -61,6 +61,7 @@ class ScriptedEngine:
     def __init__(self, tokenizer, script=FINAL):
         self.tokenizer = tokenizer
         self.script = script
+        self.scripts = []  # of the next requests, before `script`
         self.pause_s = 0.0
         self.facts = FACTS
         self.num_deaths = 0
@@ -117,7 +118,7 @@ class ScriptedEngine:
         self.requests.append(request)
         self.num_open += 1
         try:
-            tokens = spell(self.tokenizer, self.script)
+            tokens = spell(self.tokenizer, self.scripts.pop(0) if self.scripts else self.script)
             for number, token in enumerate(tokens):
                 await asyncio.sleep(self.pause_s)
                 if number == self.dies_after:

@@ -57,6 +57,30 @@ GOOD = [
             "text": {"format": {"type": "json_schema", "name": "s", "schema": SCHEMA}},
         },
     ),
+    ("/v1/messages", {**CHAT, "stream": True, "thinking": {"type": "enabled", "budget_tokens": 1024}}),
+    (
+        "/v1/messages",
+        {
+            **CHAT,
+            "system": [{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}],
+            "messages": [
+                {"role": "user", "content": "hi"},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": "hm", "signature": "s"},
+                        {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}},
+                    ],
+                },
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "1"}]},
+            ],
+            "tools": [{"name": "f", "input_schema": SCHEMA}],
+            "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+            "stop_sequences": ["x"],
+            "output_config": {"effort": "low"},
+        },
+    ),
+    ("/v1/messages/count_tokens", {"model": "kindling", "messages": [{"role": "user", "content": "hi"}]}),
     ("/tokenize", {"prompt": "hello"}),
     ("/detokenize", {"tokens": [1, 2, 3]}),
 ]

@@ -26,7 +26,13 @@ def document(shared_server):
 def test_every_path_is_documented(document, shared_server):
     paths = set(document["paths"])
     assert {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models/{name}", "/health"} <= paths
+    assert {"/v1/messages", "/v1/messages/count_tokens"} <= paths
     assert {"/tokenize", "/detokenize", "/metrics", "/ledger"} <= paths
+    assert {"/version", "/ping", "/load", "/server_info", "/tokenizer_info"} <= paths
+    assert {"/api/version", "/api/tags", "/api/show"} <= paths and set(document["paths"]["/ping"]) == {
+        "get",
+        "post",
+    }
 
 
 def test_fields_have_their_types_and_bounds(document):
@@ -40,6 +46,15 @@ def test_fields_have_their_types_and_bounds(document):
     assert set(roles) == {"system", "developer", "user", "assistant", "tool"}
 
 
+def test_type_of_a_part_is_required_only_to_tell_parts_apart(document, server):
+    schemas = document["components"]["schemas"]
+    assert schemas["TextPart"]["required"] == ["text"]
+    assert schemas["AssistantTextPart"]["required"] == ["type", "text"]
+    assert server.chat([{"text": "hi"}]).status == 200
+    answer = server.post("/v1/chat/completions", {"messages": [{"role": "assistant", "content": [{"text": "hi"}]}]})
+    assert answer.status == 400 and answer.error["param"] == "messages[0].content[0].type"
+
+
 def test_references_resolve(document):
     text = json.dumps(document)
     for name in re.findall(r'"#/components/schemas/(\w+)"', text):
@@ -51,6 +66,15 @@ def test_answers_are_objects_streams_or_errors(document):
     assert set(answers["200"]["content"]) == {"application/json", "text/event-stream"}
     assert {"400", "401", "404", "413", "422", "429", "503"} <= set(answers)
     assert document["paths"]["/health"]["get"]["responses"]["503"]["content"]["application/json"]
+
+
+def test_errors_have_the_shape_of_their_api(document):
+    for path, name in (("/v1/chat/completions", "ErrorAnswer"), ("/v1/messages", "AnthropicError")):
+        answers = document["paths"][path]["post"]["responses"]
+        schemas = {
+            answers[status]["content"]["application/json"]["schema"]["$ref"] for status in ("400", "401", "503")
+        }
+        assert schemas == {f"#/components/schemas/{name}"}
 
 
 @pytest.mark.slow

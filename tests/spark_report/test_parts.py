@@ -74,6 +74,17 @@ def test_a_real_checkpoint_adds_its_parts_before_the_long_ones():
     assert flag(quality.arguments, "--precision") == "all MXFP4"  # compared with the checkpoint as shipped
 
 
+def test_a_cpu_gets_sizes_of_a_real_checkpoint_that_it_can_compute():
+    """Once a CPU was given prompts of 8192 tokens, and the part did not end in an hour."""
+    for quick in (False, True):
+        parts = {part.name: part.arguments for part in list_parts(CPU, FOLDER, quick=quick, model=MODEL)}
+        assert {"model-prefill", "model-engine", "model-serve", "model-quality"} <= parts.keys()
+        assert "model-decode" not in parts  # list_left_out says why
+        assert max(map(int, flag(parts["model-prefill"], "--tokens").split(","))) <= 64
+        assert int(flag(parts["model-engine"], "--requests")) <= 2
+        assert "--quick" in parts["model-serve"]
+
+
 def test_every_part_has_expected_minutes_and_quick_has_fewer():
     parts = {part.name: part.minutes for part in list_parts(GB10, FOLDER, quick=False, model=MODEL)}
     quick = {part.name: part.minutes for part in list_parts(GB10, FOLDER, quick=True, model=MODEL)}

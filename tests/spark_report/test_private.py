@@ -47,6 +47,23 @@ def test_folders_of_python_and_firesteel_are_hidden(monkeypatch):
     assert scrub("/a/b") == "/a/b"
 
 
+def test_folders_behind_links_are_hidden(monkeypatch, tmp_path):
+    """A linked environment: the lab names libraries by the paths of the process's maps, which are resolved."""
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/nowhere/tmp")
+    for name in ("venv", "model", "extra"):
+        (tmp_path / "jane" / name).mkdir(parents=True)
+        (tmp_path / name).symlink_to(tmp_path / "jane" / name)
+    monkeypatch.setattr(private.sys, "prefix", str(tmp_path / "venv"))
+    monkeypatch.setattr(private.sys, "path", [*private.sys.path, str(tmp_path / "extra")])
+    text = " ".join(f"{tmp_path}/jane/{name}/x {tmp_path}/{name}/x" for name in ("venv", "model", "extra"))
+    assert scrub(text, tmp_path / "model") == "PYTHON/x PYTHON/x MODEL/x MODEL/x PYTHON/x PYTHON/x"
+
+
+def test_short_folders_of_the_system_stay(monkeypatch):
+    monkeypatch.setattr(private.sys, "base_prefix", "/usr")
+    assert scrub("/usr/bin/cc") == "/usr/bin/cc"
+
+
 def test_temporary_folder_is_hidden_once(monkeypatch):
     """The name in /tmp/tmpabc begins like the folder's own: once it became TMPTMPabc."""
     monkeypatch.setattr("tempfile.gettempdir", lambda: "/tmp")

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import firesteel
 from firesteel.device import GIB, find_device
 from firesteel.device.host_memory import HostMemory
 from firesteel.errors import UserError
@@ -19,6 +20,7 @@ from firesteel.spark_report import run as report_run
 from firesteel.spark_report.run import find_least_free_bytes, make_report
 
 CPU = find_device("cpu")
+KINDLING = Path(firesteel.__file__).parent / "kindling"
 SLEEP = (sys.executable, "-c", "import time; time.sleep(60)")
 FAIL = (sys.executable, "-c", "raise SystemExit(3)")
 # A report whose second part sleeps: the first ends at once.
@@ -173,7 +175,10 @@ def test_unwritable_file_is_an_error_before_anything_runs(tmp_path):
 
 @pytest.mark.slow
 def test_real_parts_run_on_this_machine(tmp_path):
+    """With the built-in checkpoint: its parts once failed or never ended, unnoticed."""
     told = []
-    parts = make_report(find_device(), tmp_path / "r.zip", quick=True, tell=told.append)
+    parts = make_report(find_device(), tmp_path / "r.zip", quick=True, model=KINDLING, tell=told.append)
     assert not any(part.exit_code for part in parts), [part.last_words for part in parts]
     assert all(part.result for part in parts)
+    real = {part.name for part in parts if part.name.startswith("model-")}
+    assert real >= {"model-prefill", "model-engine", "model-serve", "model-quality"}

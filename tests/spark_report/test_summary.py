@@ -1,6 +1,7 @@
 """The summary: speeds, failures and the machine's state in words."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from firesteel.spark_report.summary import summarise
 from firesteel.surroundings import look_around
 
 CPU = find_device("cpu")
+LEVEL = {"level": "4", "passed": True, "reason": "6 workloads", "figures": {}}  # as in the lab's result.json
+SERVED = {"name": "pp512 tg32", "series": {"pp_tok_s": {"p50": 1854.4}, "tg_tok_s": {"p50": 60.71}}}
 GB10 = replace(CPU, name="NVIDIA GB10", capability=(12, 1), memory_bytes=119 * GIB, is_unified=True)
 
 
@@ -37,14 +40,27 @@ def part(name, result, **told):
             "batch 1 at 2048 tokens: 61.2 tok/s, batch 5 at 8 tokens: not measured: too large",
         ),
         ("prefill-gpt-oss-120b-mxfp4", [{"tokens": 512, "tok_s": 1854.4}], "512 tokens: 1854 tok/s"),
-        ("model-prefill", [{"tokens": 512, "tok_s": 1854.4}], "512 tokens: 1854 tok/s"),
+        (
+            "model-prefill",
+            [{"tokens": 512, "tok_s": 1854.4, "load_s": 31.25}],
+            "weights read in 31.2 s, 512 tokens: 1854 tok/s",
+        ),
         ("model-engine", [{"concurrency": 8, "output_tok_s": 99.96}], "8 in flight: 100.0 tok/s"),
         (
             "model-quality",
             [{"precision": "all MXFP4", "perplexity": 2.5, "right": 7}],
             "all MXFP4: perplexity 2.5000, 7 right",
         ),
-        ("model-serve", {"passed": True}, "result in report.json"),
+        (
+            "model-serve",
+            {"levels": [{**LEVEL, "figures": {"bench": {"rows": [SERVED, {"name": "x", "series": {}}]}}}]},
+            "pp512 tg32: prompts 1854 tok/s, answers 60.7 tok/s",
+        ),
+        (
+            "model-serve",
+            {"levels": [{**LEVEL, "passed": False, "reason": "the server did not start"}]},
+            "the server did not start",
+        ),
         ("doctor", [{"status": "ok"}, {"status": "ok"}, {"status": "note"}], "1 note, 2 ok"),
         ("bench-bf16", [{"bound": "read"}, {"why": "refused"}], "1 not measured, 1 read"),
         ("verify", None, "no result"),
@@ -67,6 +83,13 @@ def test_memory_temperature_and_clocks_are_in_the_summary():
     )
     text = summary_of(part("doctor", [], machine=samples))
     assert "least free memory 31.5 GiB, hottest 71 C, SM clock 2100 to 2400 MHz" in text
+
+
+def test_steps_of_a_real_checkpoint_that_a_cpu_does_not_time_have_a_reason():
+    """Once the part was missing without a word."""
+    for model, count in ((Path("/models/x"), 1), (None, 0)):
+        shown = summary_of(device=CPU, model=model).count("- model-decode: left out: steps are timed on a GPU only")
+        assert shown == count
 
 
 def test_summary_shows_what_is_left_out_what_runs_and_where_to_send_it():

@@ -13,7 +13,7 @@ from firesteel.kernels.stream.plan import machine_of
 
 
 def test_every_decode_op_has_work_for_one_to_eight_tokens():
-    work = list(gb10_plans.list_work(find_device("cpu")))
+    work = list(gb10_plans.list_work(DECODE_OPS, find_device("cpu")))
     for op in DECODE_OPS:
         assert {workload.m for workload in work if workload.op is op} == set(range(1, 9)), op.name
 
@@ -36,6 +36,13 @@ def test_sample_that_nothing_takes_is_a_failure():
     )
     (short,), (long,) = (gb10_plans.check(doubled, Sample(str(size), (torch.ones(size),))) for size in (2, 3))
     assert short.failure == "no implementation takes it" and long.failure is None
+
+
+def test_named_ops_limit_the_run():
+    assert gb10_plans.choose([]) == DECODE_OPS
+    assert [op.name for op in gb10_plans.choose(["decode_sample", "decode_o"])] == ["decode_sample", "decode_o"]
+    with pytest.raises(SystemExit, match="decode_p is not a decode op: choose from decode_"):
+        gb10_plans.choose(["decode_p"])
 
 
 def test_usage_is_shown_without_a_folder(monkeypatch):

@@ -54,7 +54,8 @@ def check_prompt(queries, held, tokens, requests):
     step, ours, reference = new_step(queries, held), new_inputs(2048, 20), new_inputs(2048, 20)
     load_on_gpu(ours, step, tokens, requests)
     reference.load_by_torch(step, tokens, requests)
-    for name in ("token_ids", "positions", "full_slots", "window_slots", "query_starts", "kv_lens", "num_tokens"):
+    names = ("token_ids", "positions", "full_slots", "window_slots", "query_starts", "kv_lens", "logit_rows")
+    for name in (*names, "num_tokens"):
         assert torch.equal(getattr(ours, name), getattr(reference, name)), name
     for request, (new, old) in enumerate(zip(queries, held, strict=True)):
         last = -(-(new + old) // PAGE)

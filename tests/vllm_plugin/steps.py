@@ -42,17 +42,17 @@ def plain_pages(spec, device):
     return KvCache(keys=pages(), values=pages())
 
 
-def open_runtime(spec, name, *, weights=None, **settings):
+def open_runtime(spec, name, *, weights=None, context=CONTEXT, **settings):
     """Returns a runtime with random weights over new pages."""
     device = find_device(name)
     config = resolve(settings, environ={}).config
     kernels = choose_kernels(device, config)
     weights = weights or synthetic_weights(spec, device, seed=3)
-    model = GptOss(spec, weights, kernels, device, max_context=CONTEXT)
+    model = GptOss(spec, weights, kernels, device, max_context=context)
     fused = choose_fused(device, config, kernels.ledger, spec.mxfp4_layers)
     assembly = SimpleNamespace(model=model, held=spec, device=device, config=config, fused=fused)
     cache = new_pages(spec, device)
-    return Runtime(assembly, cache, most_tokens=512, most_requests=16, max_context=CONTEXT)
+    return Runtime(assembly, cache, most_tokens=512, most_requests=16, max_context=context)
 
 
 @dataclass

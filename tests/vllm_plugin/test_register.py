@@ -3,6 +3,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -23,7 +24,7 @@ def our_hook(monkeypatch):
 
 
 def registered(vllm):
-    return vllm.models[ARCHITECTURE], vllm.hooks[ARCHITECTURE]
+    return str(vllm.models[ARCHITECTURE]), vllm.hooks[ARCHITECTURE]
 
 
 @pytest.mark.parametrize("version", ["0.26.0", "0.28.0", "0.32.0", "0.28.0+cpu"])
@@ -40,6 +41,15 @@ def test_registering_again_changes_nothing(our_hook, monkeypatch):
     register()
     register()
     assert registered(vllm) == (MODEL, OurHook)
+
+
+def test_class_is_inspected_in_the_process_that_asks(our_hook, monkeypatch):
+    vllm = StandInVllm(monkeypatch)
+    register()
+    module = ModuleType("firesteel.vllm_plugin.model")
+    module.FiresteelGptOss = type("FiresteelGptOss", (), {})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert vllm.models[ARCHITECTURE].inspect_model_cls() == "inspected FiresteelGptOss"
 
 
 def test_patch_release_gets_our_model_with_a_warning(our_hook, monkeypatch, caplog):
@@ -69,7 +79,7 @@ def test_other_version_refuses_gpt_oss_only(version, our_hook, monkeypatch):
 def test_version_without_config_hooks_is_refused_by_the_model(our_hook, monkeypatch):
     vllm = StandInVllm(monkeypatch, "0.8.0", has_hooks=False)
     register()
-    assert vllm.models[ARCHITECTURE] == REFUSED_MODEL
+    assert str(vllm.models[ARCHITECTURE]) == REFUSED_MODEL
 
 
 def test_switched_off_leaves_the_model_of_vllm(our_hook, monkeypatch):

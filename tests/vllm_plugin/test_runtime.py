@@ -7,10 +7,13 @@ import torch
 
 from firesteel.device import find_device
 from firesteel.model.decode import DecodeStep
+from firesteel.model.host_batch import HostBatch
+from firesteel.model.prompt_sizes import find_size
+from firesteel.model.prompt_step import PromptStep
 from firesteel.model.spec import PRESETS
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.types import Batch, KvView
-from tests.vllm_plugin.steps import open_runtime, plain_pages, walk
+from tests.vllm_plugin.steps import CONTEXT, PAGE, open_runtime, plain_pages, walk
 
 SMALL = replace(
     PRESETS["gpt-oss-20b"],
@@ -51,6 +54,21 @@ def test_runtime_computes_what_the_network_does_over_our_own_pages():
         expected = runtime.network.forward_residual(batch, plain)
         # float32, sums in free order
         assert torch.allclose(residual[: len(expected)], expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_prompts_give_the_logits_of_each_last_token():
+    runtime, device = open_runtime(SMALL, "cpu"), find_device("cpu")
+    plain, num_prompts = plain_pages(SMALL, device), 0
+    for step in walk(device.torch_device):
+        _, logits, kind = runtime.run(step)
+        last = (step.query_starts[1:] - 1).long()[: int((step.kv_lens > 0).sum())]
+        expected = runtime.network.logits(runtime.network.forward(replace(as_batch(step), logit_rows=last), plain))
+        if kind.startswith("prompt"):
+            num_prompts += 1
+            # float32, sums in free order
+            assert torch.allclose(logits, expected, rtol=1e-4, atol=1e-4)
+    assert num_prompts >= 3
 
 
 def run_all(runtime, device):
@@ -105,6 +123,49 @@ def test_fused_steps_give_the_bits_of_a_decode_step_over_our_own_pages():
         for theirs, our in zip(runtime.cache.keys + runtime.cache.values, plain.keys + plain.values, strict=True):
             our.copy_(theirs[::2][: len(our)])
     assert num_fused >= 5
+
+
+def as_host_batch(batch):
+    """Returns the numbers of a batch as the engine lays them out, with the last row of each request wanted."""
+    whole = replace(batch, logit_rows=batch.query_starts[1:] - 1)
+    names = ("token_ids", "positions", "query_starts", "kv_lens", "logit_rows")
+    numbers = {name: getattr(whole, name).cpu().numpy() for name in names}
+    views = {"full": batch.full, "window": batch.window}
+    tables = {f"{kind}_table": view.page_table.cpu().numpy() for kind, view in views.items()}
+    slots = {f"{kind}_slots": view.slots.cpu().numpy() for kind, view in views.items()}
+    return HostBatch(**numbers, **tables, **slots)
+
+
+@pytest.mark.gpu
+@torch.inference_mode()
+def test_prompts_give_the_bits_of_our_engines_prompt_step():
+    """Logits, keys and values; a context that is no multiple of the alignment of page tables."""
+    device = find_device("cuda")
+    runtime = open_runtime(WIDE, "cuda", weights=synthetic_weights(WIDE, device, seed=3), context=CONTEXT - 48)
+    runtime.compile([1, 8])
+    runtime.capture_prompts()
+    plain = plain_pages(WIDE, device)
+    room = torch.empty(16, WIDE.vocab_size, dtype=torch.float32, device=device.torch_device)
+    torch.manual_seed(0)
+    num_prompts = 0
+    for step in walk(device.torch_device):
+        _, logits, kind = runtime.run(step)
+        if kind.startswith("prompt"):
+            size = find_size(step.num_tokens, step.num_requests, runtime.prompts.most_requests)
+            num_pages = -(-(CONTEXT - 48) // PAGE)
+            ours = PromptStep(runtime.network, plain, size, num_pages=num_pages, logits=room)
+            batch = as_batch(step)
+            narrow = [
+                replace(view, page_table=view.page_table[:, :num_pages]) for view in (batch.full, batch.window)
+            ]
+            ours.load(as_host_batch(replace(batch, full=narrow[0], window=narrow[1])))
+            assert torch.equal(ours.run()[: step.num_requests], logits), kind
+            num_prompts += 1
+        for theirs, our in zip(runtime.cache.keys + runtime.cache.values, plain.keys + plain.values, strict=True):
+            stored = theirs[::2][: len(our)].nan_to_num()  # NaN: never written
+            assert torch.equal(our, stored) or not kind.startswith("prompt")
+            our.copy_(stored)
+    assert num_prompts >= 3
 
 
 @pytest.mark.gpu

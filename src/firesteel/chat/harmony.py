@@ -129,6 +129,17 @@ class Harmony:
         token_ids = self.encode(messages, keep_reasoning=keep_reasoning)
         return [*token_ids, self.marks.start, *self._encode_prompt(role)]
 
+    def encode_to_continue(self, messages: Sequence[Message]) -> list[int]:
+        """Encodes a conversation whose last message is left open, so that the model continues it."""
+        *before, last = messages
+        header = self._encode_header(last.role, last.name, last.recipient, last.channel, last.content_type)
+        return [*self.encode(before), *header, *self.tokenizer.encode(last.content)]
+
+    def open_channel(self, channel: str | None) -> list[int]:
+        """Returns the rest of a header after the role, as the model would write it."""
+        named = [self.marks.channel, *self.tokenizer.encode(channel)] if channel else []
+        return [*named, self.marks.message]
+
     def encode_for_training(self, messages: Sequence[Message], *, keep_reasoning: bool = False) -> list[int]:
         """Encodes a conversation; a final answer that comes last ends with the token the model must end it with."""
         token_ids = self.encode(messages, keep_reasoning=keep_reasoning)

@@ -5,7 +5,9 @@ A streaming endpoint sends the deltas; any other adds them up in a `ParsedMessag
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Literal
 
 Kind = Literal["reasoning", "content", "tool_call"]
@@ -43,6 +45,16 @@ class End:
 
 
 Delta = Begin | TextDelta | End
+
+
+def join_texts(deltas: Sequence[Delta]) -> Iterator[Delta]:
+    """Joins consecutive texts: what arrived together is sent together."""
+    for is_text, group in groupby(deltas, lambda delta: isinstance(delta, TextDelta)):
+        if is_text:
+            texts = [delta for delta in group if isinstance(delta, TextDelta)]
+            yield TextDelta(index=texts[0].index, text="".join(delta.text for delta in texts))
+        else:
+            yield from group
 
 
 @dataclass(slots=True, kw_only=True)

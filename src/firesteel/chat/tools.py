@@ -10,11 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 _MEMBER_INDENT = " " * 4
 _VARIANT_INDENT = " " * 3
 _SIMPLE_TYPES = {"number": "number", "integer": "number", "boolean": "boolean"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRule:
+    """The form of a tool's argument that is plain text, not JSON; enforced by grammar.py."""
+
+    syntax: Literal["text", "lark", "regex"] = "text"  # text: any
+    definition: str = ""  # in that syntax
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +33,7 @@ class Tool:
     description: str
     parameters: dict[str, Any] | None = None
     strict: bool = False  # arguments must follow the schema; enforced by grammar.py
+    text: TextRule | None = None  # the argument is a text of this form in place of an object
 
 
 def render_namespace(tools: Sequence[Tool], namespace: str = "functions") -> str:
@@ -66,8 +75,19 @@ def _render_float(value: float) -> str:
 
 def _render_tool(tool: Tool) -> str:
     comment = "".join(f"// {line}\n" for line in _lines(tool.description))
+    if tool.text is not None:
+        rule = "".join(f"// {line}\n" for line in _lines(describe_text(tool.text)))
+        return f"{comment}{rule}type {tool.name} = (_: string) => any;\n"
     argument = "" if tool.parameters is None else f"_: {_render_type(tool.parameters, '')}"
     return f"{comment}type {tool.name} = ({argument}) => any;\n"
+
+
+def describe_text(rule: TextRule) -> str:
+    """Returns the lines that tell the model how to write such an argument."""
+    how = "The argument is plain text: write it as it is, neither quoted nor as JSON."
+    if rule.syntax == "text":
+        return how
+    return f"{how} It must match this {rule.syntax} grammar:\n{rule.definition}"
 
 
 def _lines(text: str) -> list[str]:

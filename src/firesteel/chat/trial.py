@@ -6,7 +6,8 @@ and that can be killed, because a hostile schema may take hours, fill the memory
     python -P trial.py DESCRIPTOR PARENT_PID MEMORY_BYTES
 
 DESCRIPTOR is a socket. Each message is JSON after its length in bytes: {"rules": {...}, "whole": ...} from the
-parent, {"fault": [name, text] or null, "panic": text or null, "retires": bool} from the child. The module imports
+parent, {"fault": [name, text] or null, "panic": text or null, "retires": bool} from the child. The message
+{"name": ..., "gbnf": text} asks for the same grammar in Lark, which the answer holds as "lark". The module imports
 nothing of firesteel, so that a child starts in a fraction of a second. Compilation with a vocabulary of bytes costs
 the same as with the model's own, which takes seconds to load.
 """
@@ -76,11 +77,23 @@ def _shorten(error: str) -> str:
 
 
 def answer(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Tries the grammar of a message. A panic of the library is an answer too."""
+    """Tries or converts the grammar of a message. A panic of the library is an answer too."""
+    if "gbnf" in message:
+        return convert(message["name"], message["gbnf"])
     try:
         return {"fault": find_fault(message["rules"], message["whole"]), "panic": None}
     except BaseException as error:  # a panic is not an Exception
         return {"fault": None, "panic": f"{type(error).__name__}: {error}"[:500]}
+
+
+def convert(name: str, gbnf: str) -> dict[str, Any]:
+    """Converts a grammar to Lark."""
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        return {"lark": gbnf_to_lark(gbnf), "fault": None, "panic": None}
+    except Exception as error:  # the library raises no class of its own, and RecursionError
+        return {"fault": [name, _shorten(str(error) or type(error).__name__)], "panic": None}
 
 
 def serve(end: socket.socket, memory_bytes: int) -> None:

@@ -76,9 +76,19 @@ ACCEPTED_FLAGS = (
 )
 
 
+# vLLM's flags of what is missing here -> why, and what to do
+REFUSED_FLAGS = {
+    "--tool-server": "the model's built-in tools (browser, python) and MCP servers are not run here: offer "
+    "functions as tools in requests, and run them in the client",
+}
+
+
 def translate(given: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Adds vLLM's flags to our settings, which win; returns also a line for each flag that changes nothing."""
     translated, lines = dict(settings), []
+    for name, reason in REFUSED_FLAGS.items():
+        if (value := given.get(name.removeprefix("--").replace("-", "_"))) is not None:
+            raise UserError(f"{name} {value}: {reason}")
     for theirs, ours in SWITCHES.items():
         if theirs in given:
             translated.setdefault(ours, given[theirs])

@@ -12,6 +12,7 @@ from firesteel.config import Config, KernelConfig, ModelConfig, parse_layers
 from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.engine.cache.kv_scales import find_scales
 from firesteel.engine.engine import Engine
+from firesteel.engine.library_needs import check_capture, check_expert_order, order_experts
 from firesteel.engine.preparation import prepare
 from firesteel.engine.step.step_store import FusedOps
 from firesteel.errors import KernelError, UserError
@@ -119,6 +120,9 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
     tuned = load_tuned(config.kernels.tiles_file, device)
     use_options(tuned.options)
     kernels = choose_kernels(device, config)
+    fused = choose_fused(device, config, kernels.ledger, spec.mxfp4_layers)
+    check_expert_order(spec, kernels, is_fused=fused is not None)
+    check_capture(kernels, config.kernels, device)
     return Settled(
         spec=spec,
         device=device,
@@ -126,7 +130,7 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
         kernels=kernels,
         tuned=tuned,
         scales=scales,
-        fused=choose_fused(device, config, kernels.ledger, spec.mxfp4_layers),
+        fused=fused,
     )
 
 
@@ -206,6 +210,7 @@ def assemble(
 ) -> Loaded:
     """Builds model and engine, and prepares the engine if configured."""
     spec, device, kernels, max_context = settled.spec, settled.device, settled.kernels, settled.max_context
+    order_experts(weights, kernels)
     model = GptOss(
         spec,
         weights,

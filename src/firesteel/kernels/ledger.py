@@ -30,6 +30,7 @@ class Launch:
     tile: str
     artefact: str  # hash of the compiled kernel
     compiled: Any = field(compare=False, repr=False)  # Triton's compiled kernel or a CudaEntry; None: interpreted
+    is_library: bool = False  # a call into a library, whose kernels a profiler shows under names of their own
 
     def __hash__(self) -> int:
         return hash(self.artefact)  # a string caches its hash, which every launch needs
@@ -103,10 +104,12 @@ class Ledger:
             _current.reset(token)
 
     def launches(self) -> dict[str, int]:
-        """Counts the launches of each kernel, by the name that a profiler gives it."""
+        """Counts the launches of each kernel, by the name that a profiler gives it, but no calls of libraries."""
         counts: dict[str, int] = {}
         for entry in self.entries.values():
             for launch, count in entry.launches.items():
+                if launch.is_library:
+                    continue
                 counts[launch.kernel] = counts.get(launch.kernel, 0) + count
         return counts
 

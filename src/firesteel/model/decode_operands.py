@@ -163,7 +163,7 @@ def _build_layer(
     after: dict[str, Any] = {"r": inputs.r, "dependent": dependent}
     follows_sum = model.ranks is not None
     normed: dict[str, Any] = {"norm": layer.post_norm, "eps": spec.rms_eps}
-    routed: dict[str, Any] = {"experts": layer.experts, "activation": model.activation}
+    routed: dict[str, Any] = {"experts": layer.plain_experts, "activation": model.activation}
     limits: dict[str, Any] = {"limit": spec.swiglu_limit, "active": spec.num_active}
     return LayerOperands(
         qkv=DecodeQkvOperands(
@@ -210,7 +210,7 @@ def _build_layer(
         ),
         fc1=partial(DecodeFc1Operands, **normed, **routed, **limits, **after),
         fc2=partial(DecodeFc2Operands, **routed, **after),
-        is_split=follows_sum or not fits(layer.experts),
+        is_split=follows_sum or not fits(layer.plain_experts),
     )
 
 

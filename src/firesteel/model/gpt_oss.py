@@ -107,25 +107,68 @@ class GptOss:
         residual, update = self._compute_layers(batch, cache, num_layers)
         if not residual.shape[0]:
             return residual
+        return self._add_update(residual, update)
+
+    def forward_with_logits(
+        self, batch: Batch, cache: KvCache, num_layers: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the residual [T, H] of all rows before the final norm, and the fp32 logits [L, V] of some.
+
+        The last layer is computed twice, for all rows and for those with logits, so that the logits have the bits
+        that `logits(forward(...))` gives, which does not compute the last layer of the other rows.
+        """
+        last = len(self.weights.layers[:num_layers]) - 1
+        residual, mixed = self._begin_last_layer(batch, cache, last)
+        whole = self._add_update(*self._end_layer(residual, mixed, last, batch.num_tokens))
+        rows = batch.logit_rows
+        x, _ = self.norm(*self._end_layer(residual[rows], mixed[rows], last, None), self.weights.norm)
+        return whole, self.logits(x.plain)
+
+    def _add_update(self, residual: Tensor, update: Tensor | None) -> Tensor:
+        """Adds what the last layer computed as the final norm does."""
         _, residual = self.norm(residual, update, self.weights.norm)
         return residual
 
     def _compute_layers(self, batch: Batch, cache: KvCache, num_layers: int | None) -> tuple[Tensor, Tensor | None]:
         """Returns the residual [L, H] and what the last layer adds to it; without rows that is nothing."""
+        last = len(self.weights.layers[:num_layers]) - 1
+        rows = self.find_rows(batch)
+        if rows is not None and not len(rows):
+            x, residual = self._begin_layers(batch, cache, last)
+            self.write_kv(x, last, batch, cache)
+            return residual[rows], None
+        residual, mixed = self._begin_last_layer(batch, cache, last)
+        if rows is None:
+            return self._end_layer(residual, mixed, last, batch.num_tokens)
+        return self._end_layer(residual[rows], mixed[rows], last, None)
+
+    def _begin_layers(self, batch: Batch, cache: KvCache, last: int) -> tuple[Activations, Tensor]:
+        """Computes the layers before `last` and its input norm; returns the activations and the residual [T, H]."""
         residual = self.weights.embedding[batch.token_ids].to(self.dtype)
         update: Tensor | None = None
-        layers = self.weights.layers[:num_layers]
-        for number, layer in enumerate(layers):
-            rows = self.find_rows(batch) if number + 1 == len(layers) else None
+        for number, layer in enumerate(self.weights.layers[: last + 1]):
             x, residual = self.norm(residual, update, layer.input_norm, self.reads_fed(layer.qkv))
-            q = self.write_kv(x, number, batch, cache)
-            residual = residual if rows is None else residual[rows]
-            if not residual.shape[0]:
-                return residual, None
-            update = self.add_ranks(self.attend(q, number, batch, cache, rows))
-            x, residual = self.norm(residual, update, layer.post_norm, self.kernels.moe_matmul.reads_fed)
-            update = self.add_ranks(self.mix(x, layer, batch.num_tokens if rows is None else None))
-        return residual, update
+            if number < last:
+                mixed = self.attend(self.write_kv(x, number, batch, cache), number, batch, cache)
+                residual, update = self._end_layer(residual, mixed, number, batch.num_tokens)
+        return x, residual
+
+    def _begin_last_layer(self, batch: Batch, cache: KvCache, last: int) -> tuple[Tensor, Tensor]:
+        """Computes up to the attention of layer `last`; returns the residual [T, H] and the mixed values [T, QD].
+
+        Attention runs for all rows: lengths for fewer rows would need more kernels to be compiled.
+        """
+        x, residual = self._begin_layers(batch, cache, last)
+        return residual, self.attend(self.write_kv(x, last, batch, cache), last, batch, cache)
+
+    def _end_layer(
+        self, residual: Tensor, mixed: Tensor, number: int, num_tokens: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Computes a layer from attention's output on; returns the residual and what the experts add to it."""
+        layer = self.weights.layers[number]
+        update = self.add_ranks(self.project(mixed, layer.o, layer.o_bias))
+        x, residual = self.norm(residual, update, layer.post_norm, self.kernels.moe_matmul.reads_fed)
+        return residual, self.add_ranks(self.mix(x, layer, num_tokens))
 
     def add_ranks(self, update: Tensor) -> Tensor:
         """Returns the sum over all ranks of what each adds to the residual; the next norm adds it."""
@@ -184,11 +227,8 @@ class GptOss:
         rotated, *_ = self.kernels.rope_kv_write(operands)
         return rotated
 
-    def attend(self, q: Tensor, number: int, batch: Batch, cache: KvCache, rows: Tensor | None = None) -> Tensor:
-        """Returns attention's output [T, H], or that of `rows` alone.
-
-        Attention runs for all rows: lengths for fewer rows would need more kernels to be compiled.
-        """
+    def attend(self, q: Tensor, number: int, batch: Batch, cache: KvCache) -> Tensor:
+        """Returns the mixed values [T, Q D] of all heads."""
         spec, layer = self.spec, self.weights.layers[number]
         key_scale, value_scale = self.find_scales(number)
         operands = AttentionOperands(
@@ -204,8 +244,7 @@ class GptOss:
             key_scale=key_scale,
             value_scale=value_scale,
         )
-        mixed = self.kernels.attention(operands).flatten(1)
-        return self.project(mixed if rows is None else mixed[rows], layer.o, layer.o_bias)
+        return self.kernels.attention(operands).flatten(1)
 
     def find_view(self, number: int, batch: Batch) -> KvView:
         return batch.full if self.spec.windows[number] is None else batch.window

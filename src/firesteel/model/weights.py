@@ -16,6 +16,7 @@ from torch import Tensor
 
 from firesteel.device import GIB, DeviceSpec, available_bytes
 from firesteel.formats import e8m0
+from firesteel.kernels.libraries.hopper_experts import HopperExperts
 from firesteel.kernels.operands.weights import Experts, Mxfp4Weight
 from firesteel.model.fill import CODES, SCALES, LoadReport, fill, room_bytes
 from firesteel.model.reader import Progress
@@ -38,7 +39,13 @@ class LayerWeights:
     post_norm: Tensor  # [H]
     router: Tensor  # [E, H]
     router_bias: Tensor
-    experts: Experts
+    experts: Experts | HopperExperts  # in the checkpoint's order, unless moe_matmul reads another
+
+    @property
+    def plain_experts(self) -> Experts:
+        """The experts of a model that holds them in the checkpoint's order."""
+        assert isinstance(self.experts, Experts), "check_expert_order must refuse this combination"
+        return self.experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +124,7 @@ def _named_layer(layer: LayerWeights, spec: ModelSpec) -> dict[str, Tensor]:
     sizes = [spec.q_size, spec.kv_size, spec.kv_size]
     q, k, v = _split_rows(layer.qkv, sizes)
     q_bias, k_bias, v_bias = layer.qkv_bias.split(sizes)
-    experts = layer.experts
+    experts = layer.experts if isinstance(layer.experts, Experts) else layer.experts.unpack()
     return {
         "input_layernorm.weight": layer.input_norm,
         **_named_dense("self_attn.q_proj.weight", q),

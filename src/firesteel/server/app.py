@@ -20,6 +20,8 @@ from starlette.types import ASGIApp
 
 from firesteel.config import parse_origins
 from firesteel.errors import EngineDied, UserError
+from firesteel.server.anthropic.endpoint import AnthropicMessages
+from firesteel.server.anthropic.errors import MessagesShape
 from firesteel.server.chat.endpoint import Chat
 from firesteel.server.completions.endpoint import Completions
 from firesteel.server.http.drain import DrainGuard
@@ -43,6 +45,8 @@ from firesteel.server.openapi import build_document
 from firesteel.server.responses.endpoint import Responses
 from firesteel.server.service import Service
 from firesteel.server.status.endpoint import StatusEndpoints
+from firesteel.server.status.inventory import Inventory
+from firesteel.server.status.ollama import Ollama
 from firesteel.server.status.page import show_page
 
 HANDLED = (ApiError, UserError, EngineDied, TimeoutError, ClientGone, HTTPException, Exception)
@@ -66,7 +70,7 @@ def build_app(service: Service) -> ASGIApp:
     guarded = RequestGuard(
         add_cors(DrainGuard(app, service.admission.drain), service), HostCheck.of(service.config.server)
     )
-    return AccessLog(guarded, metrics=service.metrics, shows_text=service.config.server.log_prompts)
+    return AccessLog(MessagesShape(guarded), metrics=service.metrics, shows_text=service.config.server.log_prompts)
 
 
 def add_cors(app: ASGIApp, service: Service) -> ASGIApp:
@@ -97,7 +101,9 @@ def guard(methods: Mapping[str, ApiRoute], service: Service) -> Endpoint:
     async def answer(request: HttpRequest) -> Response:
         route = methods["GET" if request.method == "HEAD" else request.method]
         if not route.is_open:
-            note_owner(request.scope, service.keys.check(request.headers.get("authorization")))
+            headers = request.headers
+            owner = service.keys.check(headers.get("authorization"), headers.get("x-api-key"))
+            note_owner(request.scope, owner)
         return await route.answer(request)
 
     return answer
@@ -126,6 +132,7 @@ def list_routes(service: Service) -> Sequence[ApiRoute]:
             errors=GENERATES,
         ),
         *Responses(service, chat).routes(),
+        *AnthropicMessages(service, chat).routes(),
         ApiRoute(path="/v1/models", answer=status.models, says="List of served models", gives=ModelList),
         ApiRoute(
             path="/v1/models/{name:path}",
@@ -151,6 +158,8 @@ def list_routes(service: Service) -> Sequence[ApiRoute]:
             gives=Text,
             errors=READS,
         ),
+        *Inventory(service, status).routes(),
+        *Ollama(service).routes(),
         ApiRoute(path="/ledger", answer=status.ledger, says="Ledger of the ops that ran", gives=LedgerAnswer),
         ApiRoute(
             path="/metrics",

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from firesteel.chat.harmony import Harmony, Message
 from firesteel.chat.tokenizer import Tokenizer
@@ -21,6 +21,7 @@ from firesteel.hub import SHORT_NAMES
 from firesteel.llm import read_stop_ids
 from firesteel.server.generate.choice import Choice, ChoicePiece
 from firesteel.server.generate.engine import ServedEngine
+from firesteel.server.generate.prompt import Words, encode_bad_words
 from firesteel.server.generate.sampling import read_defaults
 from firesteel.server.grammar.pool import GrammarTrials
 from firesteel.server.http.admission import Admission
@@ -36,12 +37,30 @@ LONG_TEXT = 8192  # characters: longer texts are tokenized outside the event loo
 VERY_LONG_TEXT = 256 << 10  # characters: longer texts take a large part of a second
 MESSAGE_CHARACTERS = 64  # counted per message for its header
 T = TypeVar("T")
+Ending = Literal["prompt", "open", "closed"]
+
+
+class ContextExceeded(ApiError):
+    """A prompt that leaves no room for an answer."""
+
+    def __init__(self, num_prompt: int, max_context: int, *, param: str) -> None:
+        # Clients recognise OpenAI's first sentence and shorten the prompt, or ask another model.
+        super().__init__(
+            400,
+            f"This model's maximum context length is {max_context} tokens. However, the prompt has "
+            f"{num_prompt} tokens, and the answer needs at least one: shorten the prompt.",
+            param=param,
+            code="context_length_exceeded",
+        )
+        self.num_prompt = num_prompt
+        self.max_context = max_context
 
 
 class Service:
     def __init__(self, engine: ServedEngine, directory: Path, config: Config) -> None:
         self.engine = engine
         self.config = config
+        self.directory = directory
         self.tokenizer = Tokenizer.load(directory)
         self.tokenizer.check_fits(engine.facts.vocab_size)
         self.harmony = Harmony(self.tokenizer)
@@ -88,11 +107,24 @@ class Service:
             check_length(len(text))
             return await self._run_off_loop(len(text), lambda: self.tokenizer.encode(text))
 
-    async def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    async def encode_chat(self, messages: Sequence[Message], *, ending: Ending = "prompt") -> list[int]:
+        """Encodes a conversation that ends with the opening of an answer, with an open message, or with neither."""
+        encode = {
+            "prompt": self.harmony.encode_for_completion,
+            "open": self.harmony.encode_to_continue,
+            "closed": self.harmony.encode,
+        }[ending]
         size = sum(len(message.content) + MESSAGE_CHARACTERS for message in messages)
         with naming_field("messages"):
             check_length(size)
-            return await self._run_off_loop(size, lambda: self.harmony.encode_for_completion(messages))
+            return await self._run_off_loop(size, lambda: encode(messages))
+
+    async def encode_bad_words(self, words: Sequence[str] | None) -> Words:
+        """Returns the tokens of each word, in both of its places."""
+        if not words:
+            return ()
+        with naming_field("bad_words"):
+            return await self._run_off_loop(sum(map(len, words)), lambda: encode_bad_words(words, self.tokenizer))
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         return await self._run_off_loop(len(token_ids), lambda: self.tokenizer.decode(token_ids))
@@ -102,16 +134,10 @@ class Service:
         decode = self.tokenizer.decode
         return await self._run_off_loop(len(token_ids), lambda: [decode([token]) for token in token_ids])
 
-    def room_after(self, num_prompt: int) -> int:
+    def room_after(self, num_prompt: int, *, param: str = "messages") -> int:
         """Returns the number of tokens that may follow a prompt."""
         if num_prompt >= self.max_context:
-            raise ApiError(
-                400,
-                f"the prompt has {num_prompt} tokens, and this model's context is {self.max_context} tokens, "
-                "the answer included: shorten the prompt",
-                param="messages",
-                code="context_length_exceeded",
-            )
+            raise ContextExceeded(num_prompt, self.max_context, param=param)
         return self.max_context - num_prompt
 
     def salt_of(self, owner: str, cache_salt: str | None) -> str:

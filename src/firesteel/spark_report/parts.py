@@ -16,15 +16,34 @@ from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.kernels.target import find_target
 from firesteel.plot import PlotError, check_libraries
 
+NO_GPU = "steps are timed on a GPU only"
 DECODED = {"gpt-oss-120b": 80, "gpt-oss-20b": 20}  # GiB of memory that a GPU needs for its weights and steps
 MXFP4 = ("--mxfp4-layers", "qkv,o,lm_head")
 AS_SERVED = {True: ("--preset", "spark"), False: MXFP4}  # by whether the GPU is an SM12x
-ONE_STEP = ("--max-num-batched-tokens", "8192")  # a whole prompt; the preset cuts it
+ONE_STEP = ("--max-num-batched-tokens", "8192")  # a whole prompt
 ALL_MXFP4 = "all MXFP4"  # its name in bench quality
 QUICK_M = {True: "1,16,256,2048", False: "1"}  # by is_cuda
 CACHE = ("--kv-cache-gib", "4")  # enough for 8 requests of 8192 tokens; leaves the host its memory
-PROMPTS = ("--tokens", "512,2048,8192", "--rounds", "5", *CACHE)  # lengths with published figures
-ENGINE = ("--concurrency", "1,8", "--requests", "16", "--prompt-tokens", "512", "--max-tokens", "128", *CACHE)
+# By is_cuda. On a GPU, prompts of lengths with published figures; on a CPU, sizes that take seconds.
+PROMPTS = {
+    True: ("--tokens", "512,2048,8192", "--rounds", "5", *CACHE),
+    False: ("--tokens", "16,64", "--rounds", "1"),
+}
+ENGINE = {
+    True: ("--concurrency", "1,8", "--requests", "16", "--prompt-tokens", "512", "--max-tokens", "128", *CACHE),
+    False: (
+        "--concurrency",
+        "1,2",
+        "--requests",
+        "2",
+        "--prompt-tokens",
+        "16",
+        "--max-tokens",
+        "8",
+        "--check",
+        "1",
+    ),
+}
 FIRST_STEPS = {True: ("--steps", "50", "--check", "32"), False: ("--steps", "200")}  # by quick
 # Minutes on a GB10 or an H200, for the list that is shown before the run: estimates, not a limit.
 MINUTES = {
@@ -70,10 +89,18 @@ def list_parts(device: DeviceSpec, folder: Path, *, quick: bool, model: Path | N
     return [*largest[:1], doctor, *real, *largest[1:], *checks, *smaller]
 
 
+def list_left_out(device: DeviceSpec, *, quick: bool, model: Path | None) -> dict[str, str]:
+    """Returns the parts that do not run on this machine, with the reason of each."""
+    reasons = {f"decode-{name}": why_not_decoded(name, device, quick=quick) for name in DECODED}
+    if model is not None and not device.is_cuda:
+        reasons["model-decode"] = NO_GPU
+    return {name: why for name, why in reasons.items() if why is not None}
+
+
 def why_not_decoded(model: str, device: DeviceSpec, *, quick: bool) -> str | None:
     """Returns why no step of the model is timed here, or None."""
     if not device.is_cuda:
-        return "steps are timed on a GPU only"
+        return NO_GPU
     if device.memory_bytes < DECODED[model] * GIB:
         return f"needs {DECODED[model]} GiB, {device.name} has {device.memory_bytes / GIB:.0f}"
     larger = list(DECODED)[: list(DECODED).index(model)]
@@ -121,7 +148,7 @@ def _list_steps(model: str, device: DeviceSpec, folder: Path, quick: bool) -> It
         return _command(name, "bench", "decode", "--synthetic", model, "--json", *arguments, *out, quick=quick)
 
     def prefill(name: str, *arguments: str) -> ReportCommand:
-        asked = ("bench", "prefill", "--synthetic", model, "--json", *PROMPTS, *arguments)
+        asked = ("bench", "prefill", "--synthetic", model, "--json", *PROMPTS[True], *arguments)
         return _command(name, *asked, "--out", str(folder / name), quick=quick)
 
     yield decode(f"decode-{model}-mxfp4", *MXFP4, "--batch", "1", "--context", "2048", *FIRST_STEPS[quick])
@@ -145,19 +172,21 @@ def _list_real(model: Path, device: DeviceSpec, folder: Path, quick: bool) -> It
         return _command(name, *asked, quick=quick)
 
     served = AS_SERVED[has_native_mxfp8(device)]
-    yield bench("model-prefill", "prefill", *served, *PROMPTS)
+    yield bench("model-prefill", "prefill", *served, *PROMPTS[device.is_cuda])
     if device.is_cuda:
         yield bench("model-decode", "decode", *MXFP4, "--batch", "1", *FIRST_STEPS[quick], *_plot_flags())
-    yield bench("model-engine", "engine", *served, *ENGINE)
+    yield bench("model-engine", "engine", *served, *ENGINE[device.is_cuda])
     yield _command(
         "model-serve",
         *("lab", "run", "--level", "4", "--model", str(model), "--out", str(folder / "model-serve")),
-        *(("--quick",) if quick else ()),
+        *(("--quick",) if quick or not device.is_cuda else ()),
         *("--", *served),
         quick=quick,
         result_file="result.json",
     )
-    yield bench("model-quality", "quality", "--precision", ALL_MXFP4, "--limit", "5" if quick else "25", *CACHE)
+    questions = "25" if not quick else "5" if device.is_cuda else "1"  # per family
+    cache = CACHE if device.is_cuda else ()
+    yield bench("model-quality", "quality", "--precision", ALL_MXFP4, "--limit", questions, *cache)
 
 
 def _list_ops(device: DeviceSpec, folder: Path, quick: bool) -> Iterator[ReportCommand]:

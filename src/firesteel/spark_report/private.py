@@ -16,6 +16,7 @@ from firesteel.measure.record import Record
 
 SOURCE = Path(__file__).parents[2]  # folder that firesteel was installed or checked out into
 HOME = re.compile(r"/(?:home|Users)/[^/\s\"':]+|/root(?=[/\s\"':]|$)")
+SHORT_PARTS = 2  # of a path, the root included
 SHORTEST_HOST = 4  # letters; a shorter name of a machine would hit ordinary words
 COMMON_HOSTS = {"localhost", "spark", "dgx", "gx10", "ubuntu"}  # names that identify nobody
 T = TypeVar("T")
@@ -49,13 +50,25 @@ def scrub_record(record: Record, model: Path | None = None) -> Record:
 
 
 def _scrub_text(text: str, model: Path | None) -> str:
-    for folder, name in ((model, "MODEL"), (Path(sys.prefix), "PYTHON"), (SOURCE, "SOURCE")):
-        text = text if folder is None else _replace_folder(text, str(folder), name)
+    for folder, name in _list_folders(model):
+        text = _replace_folder(text, folder, name)
     text = _replace_folder(_hide_home(hide_in_text(text)), tempfile.gettempdir(), "TMP")
     host = socket.gethostname().partition(".")[0]
     if len(host) < SHORTEST_HOST or host.lower() in COMMON_HOSTS:
         return text
     return re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "HOST", text)
+
+
+def _list_folders(model: Path | None) -> list[tuple[str, str]]:
+    """Returns folders with their substitutes, longest first, as given and with links resolved.
+
+    The system shows a loaded library under its resolved path. Short ones, such as /usr, identify nobody.
+    """
+    named = [(Path(entry), "PYTHON") for entry in (sys.prefix, sys.base_prefix, *sys.path) if entry]
+    named += [(SOURCE, "SOURCE"), *([(model, "MODEL")] if model else [])]
+    folders = {str(path): name for folder, name in named for path in (folder, folder.resolve())}
+    long = {folder: name for folder, name in folders.items() if len(Path(folder).parts) > SHORT_PARTS}
+    return sorted(long.items(), key=lambda item: len(item[0]), reverse=True)
 
 
 def _replace_folder(text: str, folder: str, name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from firesteel.spark_report.machine_log import MachineSample
-from firesteel.spark_report.parts import DECODED, why_not_decoded
+from firesteel.spark_report.parts import list_left_out
 from firesteel.spark_report.report import PartReport, Report
 
 COUNTED = {"doctor": "status", "verify": "status", "prove": "verdict", "bench": "bound"}  # field that is counted
@@ -17,6 +17,7 @@ SPEEDS = {
     "engine": "{concurrency} in flight: {output_tok_s:.1f} tok/s",
     "quality": "{precision}: perplexity {perplexity:.4f}, {right} right",
 }
+SERVED_SPEEDS = ("pp_tok_s", "tg_tok_s")  # of the lab's benchmark
 SEND = "Attach this file to an issue of the firesteel project; read it first: nothing is sent by itself."
 
 
@@ -30,8 +31,8 @@ def summarise(report: Report) -> str:
     for part in report.parts:
         machine = f"; {describe_machine(part.machine)}" if part.machine else ""
         lines.append(f"- {part.name}: {part.outcome}, {part.seconds:.0f} s; {describe_result(part)}{machine}")
-    left_out = {model: why_not_decoded(model, device, quick=quick) for model in DECODED}
-    lines += [f"- decode-{model}: left out: {why}" for model, why in left_out.items() if why]
+    left_out = list_left_out(device, quick=quick, model=report.model)
+    lines += [f"- {name}: left out: {why}" for name, why in left_out.items()]
     for part in report.parts:
         if part.exit_code:
             words = "\n".join(filter(None, (part.reason, part.last_words.strip())))
@@ -43,12 +44,15 @@ def describe_result(part: PartReport) -> str:
     """Returns the speeds of a part, or how often each verdict occurs in its rows."""
     if part.result is None:
         return "no result"
-    if not isinstance(part.result, list):
-        return "result in report.json"
     words = part.name.split("-")
     kind = words[1] if words[0] == "model" else words[0]
+    if kind == "serve":
+        return _describe_server(part.result)
     if kind in SPEEDS:
-        return ", ".join(_describe_row(kind, row) for row in part.result) or "nothing"
+        rows = [_describe_row(kind, row) for row in part.result]
+        if part.name == "model-prefill" and part.result:
+            rows.insert(0, f"weights read in {part.result[0]['load_s']:.1f} s")
+        return ", ".join(rows) or "nothing"
     verdicts = Counter(str(row.get(COUNTED[kind], "not measured")) for row in part.result)
     return ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())) or "nothing"
 
@@ -67,6 +71,20 @@ def _describe_row(kind: str, row: dict[str, Any]) -> str:
     if "not_measured" in row:
         return f"batch {row['batch']} at {row['context']} tokens: not measured: {row['not_measured']}"
     return SPEEDS[kind].format(**row)
+
+
+def _describe_server(result: dict[str, Any]) -> str:
+    """Returns the speeds of the lab's benchmark, named as llama-benchy names them, or why there are none."""
+    rows = [row for level in result["levels"] for row in level["figures"].get("bench", {}).get("rows", ())]
+    shown = [
+        "{}: prompts {:.0f} tok/s, answers {:.1f} tok/s".format(
+            row["name"], *(row["series"][speed]["p50"] for speed in SERVED_SPEEDS)
+        )
+        for row in rows
+        if row["series"].keys() >= set(SERVED_SPEEDS)
+    ]
+    reasons = [level["reason"] for level in result["levels"] if not level["passed"]]
+    return ", ".join([*shown, *reasons]) or "nothing"
 
 
 def _yes_or_no(value: bool) -> str:

@@ -16,6 +16,7 @@ from firesteel.config import Config, parse_layers, resolve
 from firesteel.device import DeviceSpec, find_device
 from firesteel.engine.cache.kv_cache import find_dtype
 from firesteel.engine.cache.kv_scales import find_scales
+from firesteel.engine.library_needs import check_capture, check_expert_order, order_experts
 from firesteel.engine.load import LOAD_WORKERS, choose_fused, choose_kernels
 from firesteel.engine.step.step_store import FusedOps
 from firesteel.errors import UserError
@@ -66,6 +67,8 @@ def assemble(vllm_config: Any, *, rank: int, num_ranks: int, add: Callable[[Tens
     use_options(tuned.options)
     kernels = choose_kernels(device, config)
     fused = choose_fused(device, config, kernels.ledger, held.mxfp4_layers)
+    check_expert_order(held, kernels, is_fused=fused is not None)
+    check_capture(kernels, config.kernels, device)
     model = GptOss(
         held,
         shard.empty_weights(torch.device("meta")),
@@ -101,8 +104,11 @@ def find_folder(model_config: Any) -> Path:
 def random_weights(assembly: Assembly, seed: int) -> Weights:
     """Returns random weights, for vLLM's load format `dummy`."""
     if assembly.shard.size == 1:
-        return synthetic_weights(assembly.held, assembly.device, seed=seed)
-    return synthetic_shard(assembly.shard, assembly.device, seed=seed)
+        weights = synthetic_weights(assembly.held, assembly.device, seed=seed)
+    else:
+        weights = synthetic_shard(assembly.shard, assembly.device, seed=seed)
+    order_experts(weights, assembly.model.kernels)
+    return weights
 
 
 def read_weights(assembly: Assembly, directory: Path) -> tuple[Weights, float]:
@@ -111,4 +117,5 @@ def read_weights(assembly: Assembly, directory: Path) -> tuple[Weights, float]:
     weights, _ = load_shard(
         directory, assembly.stored, assembly.shard, assembly.device, workers=LOAD_WORKERS, reserve_gib=0.0
     )
+    order_experts(weights, assembly.model.kernels)
     return weights, time.perf_counter() - start

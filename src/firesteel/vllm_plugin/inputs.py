@@ -9,7 +9,7 @@ Shape letters: T tokens, R requests, N pages that a request can hold, H hidden.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -31,9 +31,11 @@ class StepInputs:
     window_slots: Tensor  # [T] int64
     query_starts: Tensor  # [R+1] int64
     kv_lens: Tensor  # [R] int64
+    logit_rows: Tensor  # [R] int64: the last row of each request; of padding, that of the first request
     num_tokens: Tensor  # [1] int64
-    full_table: Tensor  # [R, N] int64
-    window_table: Tensor  # [R, N] int64
+    full_table: Tensor  # [R, N or more] int64
+    window_table: Tensor  # [R, N or more] int64
+    num_pages: int  # N
     page_size: int
     window: int  # tokens that a window layer sees
 
@@ -57,11 +59,26 @@ class StepInputs:
             window_slots=integers(num_tokens),
             query_starts=integers(num_requests + 1),
             kv_lens=integers(num_requests),
+            logit_rows=integers(num_requests),
             num_tokens=integers(1),
             full_table=integers(num_requests, width),
             window_table=integers(num_requests, width),
+            num_pages=num_pages,
             page_size=page_size,
             window=window,
+        )
+
+    def prompt_batch(self, tokens: int, requests: int) -> Batch:
+        """Returns views of the first rows for a step with prompts, with page tables as wide as our engine's.
+
+        The logits of each request's last row are wanted.
+        """
+        batch, width = self.batch(tokens, requests), self.num_pages
+        return replace(
+            batch,
+            full=replace(batch.full, page_table=batch.full.page_table[:, :width]),
+            window=replace(batch.window, page_table=batch.window.page_table[:, :width]),
+            logit_rows=self.logit_rows[:requests],
         )
 
     def batch(self, tokens: int, requests: int) -> Batch:
@@ -81,7 +98,8 @@ class StepInputs:
         """Sets inputs with which a step stores nothing."""
         for slots in (self.full_slots, self.window_slots):
             slots.fill_(-1)
-        for numbers in (self.token_ids, self.positions, self.query_starts, self.kv_lens, self.num_tokens):
+        rows, requests = (self.token_ids, self.positions), (self.query_starts, self.kv_lens, self.logit_rows)
+        for numbers in (*rows, *requests, self.num_tokens):
             numbers.zero_()
 
     def load_by_torch(self, step: VllmStep, tokens: int, requests: int) -> None:
@@ -100,6 +118,9 @@ class StepInputs:
         self.query_starts[given + 1 : requests + 1] = count
         self.kv_lens[:given] = step.kv_lens
         self.kv_lens[given:requests] = 0
+        last = (step.query_starts[1:] - 1).clamp(min=0)
+        self.logit_rows[:given] = last
+        self.logit_rows[given:requests] = last[0]
         self.num_tokens.fill_(count)
         for table, blocks in ((self.full_table, step.full_table), (self.window_table, step.window_table)):
             width = min(table.shape[1], blocks.shape[1])

@@ -51,6 +51,7 @@ def load_kernel(
     our_positions,
     our_query_starts,
     our_kv_lens,
+    our_logit_rows,
     our_full_slots,
     our_window_slots,
     our_full_table,
@@ -97,6 +98,9 @@ def load_kernel(
         if IS_DECODING:
             lens = tl.maximum(lens, 1)
         tl.store(our_kv_lens + numbers, lens, mask=numbers < requests)
+        owners = tl.where(numbers < num_requests, numbers, 0)
+        ends = tl.load(query_starts + owners + 1, mask=numbers < requests, other=1).to(tl.int64)
+        tl.store(our_logit_rows + numbers, tl.maximum(ends - 1, 0), mask=numbers < requests)
         if part == 0:
             tl.store(our_num_tokens, count.to(tl.int64))
     elif part < num_requests:
@@ -142,6 +146,7 @@ def load_on_gpu(
         inputs.positions,
         inputs.query_starts,
         inputs.kv_lens,
+        inputs.logit_rows,
         inputs.full_slots,
         inputs.window_slots,
         inputs.full_table,

@@ -112,7 +112,7 @@ class FiresteelGptOss(nn.Module):
         )
         residual, logits, self._kind = self._find_runtime().run(step)
         self.steps.was_called = True
-        if logits is not None and torch.cuda.is_current_stream_capturing():
+        if logits is not None and logits.is_cuda and torch.cuda.is_current_stream_capturing():
             self._captured[step.num_requests] = logits
         else:
             self._logits = logits
@@ -121,8 +121,8 @@ class FiresteelGptOss(nn.Module):
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """Returns fp32 logits [.., V] of rows that `forward` returned.
 
-        Decoding steps of few requests have computed them already. vLLM asks for those of a step first, one row per
-        request in their order; any further call is for other rows.
+        Steps of few requests have computed them already. vLLM asks for those of a step first, one row per request
+        in their order, its last one; any further call is for other rows.
         """
         count, steps = hidden_states.shape[0], self.steps
         ready = self._find_ready(count) if steps.is_open else None
@@ -132,10 +132,10 @@ class FiresteelGptOss(nn.Module):
 
     def _find_ready(self, count: int) -> Tensor | None:
         steps = self.steps
-        if not steps.is_decoding:
-            return None
         logits = self._logits if steps.was_called else self._captured.get(steps.num_requests)
-        return logits[:count] if logits is not None and count <= logits.shape[0] else None
+        if logits is None or count > logits.shape[0]:
+            return None
+        return logits[:count] if steps.is_decoding or count == logits.shape[0] else None
 
     def _compute_logits(self, hidden_states: Tensor) -> Tensor:
         count, fused = hidden_states.shape[0], None if self._runtime is None else self._runtime.fused

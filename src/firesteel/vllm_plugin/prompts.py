@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from firesteel.vllm_plugin.step import VllmStep
 from firesteel.vllm_plugin.take_over import load
 
 _log = logging.getLogger("vllm.firesteel")
+LOGIT_REQUESTS = 64  # of the largest step that also computes logits: those of more would hold much memory
+Computed = tuple[Tensor, Tensor | None]  # residual [T, H], logits [R, V]
 
 
 class PromptRunner:
@@ -31,22 +34,34 @@ class PromptRunner:
         self.most_requests = inputs.kv_lens.shape[0]
         self._graphs: dict[PromptSize, StepGraph] = {}
 
-    def run(self, step: VllmStep) -> tuple[Tensor, None, str]:
-        """Returns the residual [T, H] of all tokens, in memory that the next step may overwrite; no logits yet."""
+    def run(self, step: VllmStep) -> tuple[Tensor, Tensor | None, str]:
+        """Returns the residual [T, H] of all tokens and the logits [R, V] of each request's last, if computed.
+
+        Both are in memory that the next step may overwrite.
+        """
         size = self._find_size(step)
+        load(self.inputs, step, *size)
         graph = self._graphs.get(size)
         if graph is None:
-            return self.run_ops(step, size), None, f"prompt step op by op, padded to {size.tokens} tokens"
-        load(self.inputs, step, *size)
-        residual = graph.replay()
-        assert isinstance(residual, Tensor)
-        return residual[: step.num_tokens], None, f"prompt graph of {size.tokens}"
+            residual, logits = self.compute(size)
+            kind = f"prompt step op by op, padded to {size.tokens} tokens"
+        else:
+            residual, logits = cast(Computed, graph.replay())
+            kind = f"prompt graph of {size.tokens}"
+        return residual[: step.num_tokens], None if logits is None else logits[: step.num_requests], kind
 
-    def run_ops(self, step: VllmStep, size: PromptSize | None = None) -> Tensor:
-        """Does the work of `run` op by op, padded to `size` if it is given."""
-        tokens, requests = size or (step.num_tokens, step.num_requests)
+    def run_ops(self, step: VllmStep) -> Tensor:
+        """Returns the residual of all tokens of a step of any kind, computed op by op and not padded."""
+        tokens, requests = step.num_tokens, step.num_requests
         load(self.inputs, step, tokens, requests)
-        return self.model.forward_residual(self.inputs.batch(tokens, requests), self.cache)[: step.num_tokens]
+        return self.model.forward_residual(self.inputs.batch(tokens, requests), self.cache)
+
+    def compute(self, size: PromptSize, num_layers: int | None = None) -> Computed:
+        """Computes the loaded step; with one rank and few requests also the logits, as our engine does."""
+        model, inputs = self.model, self.inputs
+        if model.ranks is None and size.requests <= min(LOGIT_REQUESTS, size.tokens - 1):
+            return model.forward_with_logits(inputs.prompt_batch(*size), self.cache, num_layers)
+        return model.forward_residual(inputs.batch(*size), self.cache, num_layers), None
 
     @torch.inference_mode()
     def capture(self, most_tokens: int) -> None:
@@ -66,13 +81,12 @@ class PromptRunner:
         return find_size(*exact, self.most_requests) or exact
 
     def _capture(self, size: PromptSize, pool: object) -> StepGraph:
-        batch, model, cache = self.inputs.batch(*size), self.model, self.cache
         self.inputs.rest()
         return StepGraph(
-            lambda: model.forward_residual(batch, cache),
-            model.kernels.ledger,
+            lambda: self.compute(size),
+            self.model.kernels.ledger,
             self.device,
             undo=self.inputs.rest,
-            warm_up=lambda: model.forward_residual(batch, cache, model.num_layers_of_each_kind),
+            warm_up=lambda: self.compute(size, self.model.num_layers_of_each_kind),
             pool=pool,
         )

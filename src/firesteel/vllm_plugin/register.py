@@ -17,6 +17,7 @@ from firesteel.vllm_plugin.refusal.reason import (
     imported_version,
     is_switched_off,
     our_config_hook,
+    our_inspection,
 )
 from firesteel.vllm_plugin.refusal.versions import VersionSupport
 
@@ -45,6 +46,7 @@ def register() -> None:
     if version.support is VersionSupport.UNTESTED_PATCH:
         logger.warning("firesteel: vLLM %s is %s", version.text, version.support.value)
     ModelRegistry.register_model(ARCHITECTURE, MODEL)
+    our_inspection()(ModelRegistry.models, ARCHITECTURE)
     config_hooks()[ARCHITECTURE] = our_config_hook()
 
 

@@ -68,7 +68,7 @@ class Runtime:
         with uncounted(model.kernels.ledger), compile_ahead() as ahead:
             for size in (*prompt_sizes(self.most_tokens, most), PromptSize(self.most_tokens, 1)):
                 load(inputs, idle_step(device, 2, 1, width), *size)
-                model.forward_residual(inputs.batch(*size), self.cache, few)
+                self.prompts.compute(size, few)
             for count in decode_sizes:
                 if self.fused is not None and count <= MOST_REQUESTS:
                     self.fused.run(idle_step(device, count, count, width))

@@ -29,6 +29,7 @@ def test_each_length_has_a_row_and_a_record(bench, tmp_path):
     records = {record.parameters["tokens"]: record for record in map(Record.load, tmp_path.glob("*.json"))}
     assert len(records[100].samples) == 3 and records[100].unit == "ms" and records[100].warmups == 2
     assert records[100].name == "engine prefill 100"
+    assert long["load_s"] == records[100].startup_s > 0
 
 
 def test_no_prompt_is_cached_even_if_caching_is_on(bench):

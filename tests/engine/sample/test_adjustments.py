@@ -38,9 +38,16 @@ def adjust_slowly(logits, row):
         result[token] += params.logit_bias.get(token, 0)
         is_early = len(new) < params.min_tokens and token in row.stop_token_ids
         is_left_out = params.allowed_token_ids is not None and token not in params.allowed_token_ids
-        if is_early or is_left_out or (row.allowed is not None and not row.allowed[token]):
+        is_bad = any(word[-1] == token and _ends_in(new, word[:-1]) for word in params.bad_words)
+        if is_early or is_left_out or is_bad or (row.allowed is not None and not row.allowed[token]):
             result[token] = -INF
     return result
+
+
+def _ends_in(token_ids, end):
+    return len(end) <= len(token_ids) and all(
+        a == b for a, b in zip(reversed(end), reversed(token_ids), strict=False)
+    )
 
 
 TOKENS = st.integers(0, V - 1)
@@ -61,6 +68,7 @@ def sample_rows(draw):
         presence_penalty=draw(PENALTIES),
         frequency_penalty=draw(PENALTIES),
         logit_bias=draw(st.dictionaries(TOKENS, st.sampled_from([-100.0, 1.5, 100.0]), max_size=3)),
+        bad_words=tuple(draw(st.lists(st.lists(TOKENS, min_size=1, max_size=3).map(tuple), max_size=3))),
         allowed_token_ids=draw(st.none() | st.lists(TOKENS, min_size=1, max_size=6).map(tuple)),
     )
 
@@ -88,6 +96,18 @@ def test_prompt_counts_for_repetition_only():
     )
     assert adjusted[0, 4] == 0.5
     assert torch.equal(adjusted[1], logits[1])
+
+
+def test_bad_word_is_barred_only_after_its_beginning_was_generated():
+    logits = torch.zeros(3, V)
+    rows = [
+        row([4, 5], 0, bad_words=((4, 5, 6), (7,))),
+        row([4, 5], 1, bad_words=((4, 5, 6),)),  # the prompt does not count
+        row([5], 0, bad_words=((4, 5, 6),)),
+    ]
+    barred = [set(line.isneginf().nonzero().flatten().tolist()) for line in adjust(logits, rows)]
+    assert barred == [{6, 7}, set(), set()]
+    assert rows[0].params.reads_tokens and not row(bad_words=((7,),)).params.reads_tokens
 
 
 def test_many_penalized_rows_are_processed_in_chunks(monkeypatch):

@@ -11,9 +11,10 @@ import torch
 
 import firesteel
 from firesteel.device import find_device
-from firesteel.errors import KernelError
+from firesteel.errors import ArgumentsRefused, KernelError
 from firesteel.formats import mxfp4, mxfp8
 from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.libraries.triton_kernels import lacks_triton_kernels
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.kernels.operands.fed import store
@@ -21,6 +22,7 @@ from firesteel.kernels.operands.weights import random_experts
 from firesteel.kernels.ops.moe_matmul import MoeMatmulOperands, moe_matmul, swiglu
 from firesteel.kernels.proof.prove import prove_code
 from firesteel.kernels.proof.verify import check, verify
+from tests.kernels.libraries.stand_in import use_stand_in
 
 PARTS = Path(__file__).with_name("moe_parts.py")
 FEW_SPILLS = 4  # after the loop, where they cost nothing
@@ -49,6 +51,41 @@ def draw(
         tile=tile,
     )
     return Sample(label, (operands,))
+
+
+def test_experts_in_the_order_of_a_library_are_for_that_library_alone(monkeypatch):
+    use_stand_in(monkeypatch)
+    (operands,) = draw(3, 5, 160, 96, 2).args
+    ways = moe_matmul.implementations
+    ((reordered,),) = ways["triton_kernels"].pack([(operands,)])
+    assert torch.equal(moe_matmul.reference(reordered), moe_matmul.reference(operands))
+    for name in ("triton:gemv", "triton:gemm", "cuda:stream"):
+        assert "the checkpoint's order, not in that of triton_kernels" in ways[name].accepts(reordered)
+    accepts = ways["triton_kernels"].accepts
+    assert accepts(reordered) is None
+    assert "not in the checkpoint's" in accepts(operands)
+    assert "bf16 activations, not mxfp8" in accepts(replace(reordered, activation="mxfp8"))
+    assert "its own tiles" in accepts(replace(reordered, tile="16x64"))
+    with pytest.raises(ArgumentsRefused, match="--kernels moe_matmul=IMPLEMENTATION"):
+        gpu = replace(find_device("cpu"), capability=(9, 0), name="GPU")
+        moe_matmul.choose(gpu, "cuda", Ledger())(reordered)
+
+
+def test_experts_that_calls_share_are_reordered_once(monkeypatch):
+    use_stand_in(monkeypatch)
+    (operands,), (other,) = draw(3, 5, 160, 96, 2).args, draw(3, 5, 160, 96, 2, seed=2).args
+    calls = moe_matmul.implementations["triton_kernels"].pack([(operands,), (other,), (operands,)])
+    first, second, third = (reordered.experts for (reordered,) in calls)
+    assert first is third and first is not second
+    assert moe_matmul.bytes(*calls[0]) > moe_matmul.bytes(operands)  # its order pads
+
+
+def test_library_that_is_missing_is_named_and_nothing_else_runs():
+    gpu = replace(find_device("cpu"), capability=(9, 0), name="GPU")
+    if lacks_triton_kernels(gpu) is None:
+        pytest.skip("triton_kernels is installed")
+    with pytest.raises(KernelError, match=r"moe_matmul=triton_kernels needs .* firesteel\[triton-kernels\]"):
+        moe_matmul.choose(gpu, "triton_kernels", Ledger())
 
 
 @pytest.mark.parametrize("activation", ["mxfp8", "mxfp4"])

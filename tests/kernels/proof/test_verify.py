@@ -178,3 +178,19 @@ def test_gpu_that_cannot_be_synchronized_has_failed(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "synchronize", broken)
     assert has_failed(gpu)
+
+
+def test_weights_are_put_in_the_order_that_the_implementation_reads():
+    """The reference gets them in that order too, so that an order that loses something shows."""
+
+    @define_op(bytes=lambda x, mirrored: 2 * x.nbytes, tolerance=fp32(why="toy"))
+    def scale(x, mirrored):
+        return x * (3 if mirrored is None else float(mirrored.flip(0)[0]))
+
+    def mirror(calls):
+        return [(x, torch.tensor([5.0, 3.0])) for x, _ in calls]
+
+    scale.implementation("mirrored", needs=anywhere, pack=mirror)(lambda x, mirrored: x * mirrored[1])
+    scale.implementation("lossy", needs=anywhere, pack=mirror)(lambda x, mirrored: x * mirrored[0])
+    passed, failed = verify(scale, CPU, [Sample("six", (SAMPLE.args[0], None))])
+    assert passed.status is Status.PASSED and failed.status is Status.FAILED

@@ -1,6 +1,7 @@
 """Plans of the decode kernels and their machine code: grids, shared memory, forbidden instructions."""
 
 import re
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -26,7 +27,7 @@ from firesteel.kernels.proof.prove import list_code, prove_code
 from firesteel.kernels.registry import DECODE_OPS
 from firesteel.kernels.stream import plan as stream_plan
 from firesteel.kernels.stream.build import with_all_arriving, with_delays
-from firesteel.kernels.stream.plan import find_machine, machine_of, with_machine, with_sms
+from firesteel.kernels.stream.plan import TOKENS, find_machine, machine_of, show_tokens, with_machine, with_sms
 from firesteel.kernels.stream.shapes import GPT_OSS, KINDLING
 from firesteel.kernels.target import SHARED_LIMIT_BYTES
 
@@ -106,7 +107,22 @@ def test_every_plan_for_sm12x_fits_with_two_stages(capability, tokens):
 def test_every_number_of_tokens_is_listed_for_sm12x(target):
     for op in DECODE_OPS:
         here, there = ({code.variant for code in list_code(op, name)} for name in (target, "sm_90a"))
-        assert {variant for variant in here if "T=" in variant} == {variant for variant in there if "T=" in variant}
+        planned = {variant for variant in here if "T=" in variant}
+        assert planned == {variant for variant in there if "T=" in variant}
+        listed = defaultdict(set)  # tokens by format of weights and activations
+        for variant in planned:
+            formats, first, last = re.fullmatch(r"\S+ (.*) T=(\d)(?:-(\d))?", variant).groups()
+            listed[formats] |= set(range(int(first), int(last or first) + 1))
+        assert all(tokens == set(range(1, 9)) for tokens in listed.values()), op.name
+
+
+@pytest.mark.parametrize("tokens", range(1, 9))
+def test_listed_kernel_is_the_one_that_its_tokens_are_launched_with(tokens):
+    (count,) = [count for count in TOKENS if count // 2 < tokens <= count]
+    first, _, last = show_tokens(count).partition("-")
+    assert int(first) <= tokens <= int(last or first)
+    launched, listed = (plan_all(GB10, GPT_OSS, number)["o", True].kernel for number in (tokens, count))
+    assert launched.source.defines == listed.source.defines
 
 
 def test_plan_that_does_not_fit_is_refused_with_the_cure():
@@ -117,7 +133,7 @@ def test_plan_that_does_not_fit_is_refused_with_the_cure():
 
 def test_plan_that_does_not_fit_is_listed_and_its_proof_says_so(kept, monkeypatch):
     monkeypatch.setitem(SHARED_LIMIT_BYTES, "sm_121a", 40_000)
-    codes = [code for code in list_code(decode_o, "sm_121a") if code.variant.endswith("T=8")]
+    codes = [code for code in list_code(decode_o, "sm_121a") if code.variant.endswith("T=5-8")]
     assert len(codes) == 3
     proof = prove_code(decode_o.name, codes[0], "sm_121a")
     assert not proof.fits and "wants" in proof.excess and "sm_121a has 40000" in proof.excess

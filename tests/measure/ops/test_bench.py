@@ -16,8 +16,9 @@ from firesteel.kernels.ops.rms_norm import rms_norm
 from firesteel.kernels.ops.route import route
 from firesteel.measure.ops import bench, memory
 from firesteel.measure.ops.bench import bench_ops
-from firesteel.measure.ops.sweep import OpsSweep
+from firesteel.measure.ops.sweep import OpsSweep, check_required
 from firesteel.measure.ops.workloads import list_workloads
+from firesteel.measure.timing import Timing
 from tests.measure.ops.small_model import CEILINGS, CPU, TINY
 
 
@@ -107,6 +108,44 @@ def test_launched_code_is_judged_if_a_verdict_is_required(single, monkeypatch, v
     (outcome,) = bench_ops(asked, CPU, CEILINGS, required=required)
     assert outcome.failed == fails and (outcome.figures is None) == fails
     assert not fails or "logits 64x64 was launched and is bf16" in outcome.why
+
+
+def test_weights_are_reordered_before_the_measurement_and_refusals_see_their_order(monkeypatch):
+    packed, ran = [], []
+
+    def pack(calls):
+        packed.append(len(calls))
+        return [(replace(operands, tile="reordered"),) for (operands,) in calls]
+
+    def accepts(operands):
+        return None if operands.tile == "reordered" else "wants another order"
+
+    def run(operands):
+        ran.append(operands.tile)
+
+    monkeypatch.setitem(moe_matmul.implementations, "other", None)
+    moe_matmul.implementation("other", needs=anywhere, accepts=accepts, pack=pack)(run)
+    asked = sweep(moe_matmul, ms=(1,), implementations=("other",))
+    check_required(asked, CPU, parse_requirements("moe_matmul=other"))
+    packed.clear()
+    (outcome,) = bench_ops(asked, CPU, CEILINGS)
+    assert outcome.figures is not None and set(ran) == {"reordered"}
+    assert packed == [outcome.figures.timing.calls]  # once, for all inputs
+
+
+@pytest.mark.parametrize("can_capture", [True, False])
+def test_implementation_that_cannot_be_captured_is_launched_from_python(monkeypatch, can_capture):
+    asked = []
+
+    def time_calls(function, inputs, device, **options):
+        asked.append(options["graph"])
+        return Timing(samples_s=(1.0,), calls=1, warmups=1)
+
+    monkeypatch.setattr(bench, "time_calls", time_calls)
+    monkeypatch.setitem(route.implementations, "other", None)
+    route.implementation("other", needs=anywhere, can_capture=can_capture)(lambda operands: None)
+    measured(route, ms=(1,), implementations=("other",))
+    assert asked == [can_capture]
 
 
 def test_fault_while_drawing_arguments_is_an_outcome_and_the_rest_is_measured(monkeypatch):

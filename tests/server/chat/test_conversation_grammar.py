@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from firesteel.server.chat.conversation import find_grammar, may_need_grammar
+from firesteel.server.chat.conversation import find_grammar, may_need_grammar, render_chat
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai.requests import ChatRequest
 
@@ -45,6 +45,30 @@ def test_free_answers_have_no_grammar(fields):
 def test_required_forms_have_a_grammar(fields):
     request = asked(**fields)
     assert may_need_grammar(request) and "\nstart:" in find_grammar(request).text
+
+
+def allow(mode, *names):
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def test_only_allowed_tools_are_shown_and_may_be_called():
+    other = {"type": "function", "function": {"name": "smell"}}
+    request = asked(tools=[TOOL, other], tool_choice=allow("required", "smell"))
+    assert list(find_grammar(request).rules) == ["tool 'smell'"]
+    prompt = render_chat(request)[1].content
+    assert "type smell" in prompt and "type look" not in prompt
+    assert find_grammar(asked(tools=[TOOL, other], tool_choice=allow("auto", "smell"))) is None
+    with pytest.raises(ApiError, match="allows hear, which is not in tools") as caught:
+        find_grammar(asked(tools=[TOOL], tool_choice=allow("auto", "hear")))
+    assert caught.value.param == "tool_choice"
+
+
+def test_named_function_is_called_once():
+    named = {"type": "function", "function": {"name": "look"}}
+    repeated = "<|end|> opening)*"
+    assert repeated not in find_grammar(asked(tools=[TOOL], tool_choice=named)).text
+    assert repeated in find_grammar(asked(tools=[TOOL], tool_choice="required")).text
 
 
 def test_schema_that_cannot_be_enforced_is_refused():

@@ -192,6 +192,18 @@ def test_answer_with_a_required_form_has_a_grammar(server):
     assert server.engine.requests[4].params.grammar is None
 
 
+@pytest.mark.parametrize(("strict", "status"), [(False, 200), (None, 200), (True, 400)])
+def test_look_around_in_a_tool_is_an_error_only_if_it_is_strict(server, strict, status):
+    """A required call with any tool that holds zod's z.email() was refused."""
+    mail = {"type": "string", "pattern": r"^(?!\.)[a-z.]+@[a-z.]+$"}
+    schema = {"type": "object", "properties": {"mail": mail}, "required": ["mail"], "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "send", "parameters": schema, "strict": strict}}
+    answer = server.chat(tools=[tool], tool_choice="required")
+    assert answer.status == status, answer.body
+    if status == 400:
+        assert answer.error["param"] == "tools" and "look-around" in answer.error["message"]
+
+
 def test_reasoning_can_be_omitted(server):
     [choice] = server.chat(include_reasoning=False).json()["choices"]
     assert choice["message"]["reasoning_content"] is None
@@ -250,6 +262,7 @@ def test_image_is_declined_as_unsupported(server):
 def test_prompt_longer_than_the_context_is_refused(server):
     answer = server.chat("x" * 5000)
     assert answer.status == 400 and answer.error["code"] == "context_length_exceeded"
+    assert answer.error["message"].startswith("This model's maximum context length is 4096 tokens. However, ")
     assert "4096" in answer.error["message"]
 
 

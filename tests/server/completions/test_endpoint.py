@@ -150,3 +150,53 @@ def test_zero_tokens_without_echo_give_an_empty_text(server):
     choice = complete(server, max_tokens=0).json()["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("", "length")
     assert complete(server, max_tokens=-1).status == 400
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        ({"response_format": {"type": "json_object"}}, 'answer: %json {"type": "object"'),
+        ({"guided_regex": "a+"}, "answer: /a+/"),
+        ({"structured_outputs": {"grammar": 'root ::= "a"'}}, 'start: "a"'),
+    ],
+)
+def test_constraint_of_a_text_reaches_the_engine(server, fields, rule):
+    assert complete(server, **fields).status == 200
+    [request] = server.engine.requests
+    assert rule in request.params.grammar and "start: answer (<|return|> | <|endoftext|>)" in request.params.grammar
+    assert server.service.harmony.stop_token_ids <= request.stops
+
+
+def test_impossible_constraint_of_a_text_is_refused(server):
+    answer = complete(server, structured_outputs={"regex": "("})
+    assert answer.status == 400 and answer.error["param"] == "structured_outputs.regex"
+
+
+def test_prompt_is_cut_on_either_side(server):
+    complete(server, "abcd", truncate_prompt_tokens=2)
+    complete(server, "abcd", truncate_prompt_tokens=2, truncation_side="right")
+    assert [list(request.token_ids) for request in server.engine.requests] == [[99, 100], [97, 98]]
+
+
+@pytest.mark.parametrize(("skips", "text"), [(True, "ab"), (False, "a<|end|>b"), (None, "a<|end|>b")])
+def test_special_tokens_are_left_out_on_request(open_server, skips, text):
+    server = open_server("a<|end|>b<|return|>")
+    assert complete(server, skip_special_tokens=skips).json()["choices"][0]["text"] == text
+
+
+def test_prompt_logprobs_and_echoed_ones_have_their_own_counts(server, monkeypatch):
+    scored = TokenLogprobs(token_id=98, logprob=-2.0, top=((97, -0.5), (99, -1.0)))
+
+    def output(request, token_ids, reason, count, output=server.engine.output):
+        given = output(request, token_ids, reason, count)
+        return replace(given, prompt_logprobs=[scored] if count == 1 else None)
+
+    monkeypatch.setattr(server.engine, "output", output)
+    [choice] = complete(server, echo=True, logprobs=1, prompt_logprobs=2).json()["choices"]
+    assert server.engine.requests[0].params.prompt_logprobs == 2
+    assert choice["logprobs"]["top_logprobs"][1] == {"a": -0.5}
+    assert choice["prompt_logprobs"][0] is None and set(choice["prompt_logprobs"][1]) == {"97", "98", "99"}
+    named = complete(server, logprobs=1, return_tokens_as_token_ids=True).json()["choices"][0]["logprobs"]
+    assert named["tokens"][0] == "token_id:111" and set(named["top_logprobs"][0]) == {"token_id:97"}
+    assert named["text_offset"][:3] == [0, 1, 2]
+    assert complete(server, prompt_logprobs=1, stream=True).error["param"] == "prompt_logprobs"

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from firesteel.chat.grammar import Grammar, build_grammar
+from firesteel.chat.constraint import constrain_regex
+from firesteel.chat.grammar import Grammar, build_grammar, build_text_grammar
 from firesteel.chat.harmony import ResponseFormat
 from firesteel.chat.tools import Tool
 from firesteel.config import resolve
@@ -238,3 +239,26 @@ def test_passed_grammars_are_remembered_within_limits(monkeypatch, size, seconds
 
     in_pool(work)
     assert "".join(tried) == asked
+
+
+def test_gbnf_is_converted_within_the_limits():
+    async def convert(trials, stops):
+        assert "start:" in await trials.convert("guided_grammar", 'root ::= "a"')
+
+    async def stop(trials, stops):
+        with pytest.raises(ApiError, match="takes longer than") as raised:
+            await trials.convert("guided_grammar", "root ::= " + '"a" | ' * 10_000 + '"b"')
+        assert raised.value.param == "guided_grammar" and raised.value.code == "schema_too_complex"
+        assert stops == ["time"]
+
+    in_pool(convert)
+    in_pool(stop, schema_timeout_s=0.01)
+
+
+def test_refusal_names_the_field_of_the_constraint():
+    async def work(trials, stops):
+        with pytest.raises(ApiError, match=r"structured_outputs\.regex: the regex cannot be enforced") as raised:
+            await trials.check(build_text_grammar(constrain_regex("(", name="structured_outputs.regex")))
+        assert raised.value.param == "structured_outputs.regex"
+
+    in_pool(work)

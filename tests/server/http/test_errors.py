@@ -12,6 +12,8 @@ from firesteel.server.generate.choice import Choice
 def test_unknown_path_or_method_is_an_error(server, path, method, status):
     answer = server.get(path) if method == "GET" else server.post(path, {})
     assert answer.status == status and set(answer.error) == {"message", "type", "param", "code"}
+    assert path in answer.error["message"] and method in answer.error["message"]
+    assert answer.headers["x-request-id"]
 
 
 def test_405_names_all_methods_of_the_path(server):

@@ -29,6 +29,14 @@ def test_right_key_or_no_key_required_is_accepted():
     assert KeyCheck([]).check(None) == ""
 
 
+def test_key_may_come_in_the_header_x_api_key():
+    keys = KeyCheck(["left", "right"])
+    assert keys.check(None, "right") == keys.check("Bearer wrong", " right ") == "2"
+    for given in (None, "", "Bearer right", "wrong"):
+        with pytest.raises(ApiError):
+            keys.check("Bearer wrong", given)
+
+
 def test_each_key_is_an_owner_whose_name_reveals_nothing():
     keys = KeyCheck(["left", "right"])
     owners = [keys.check(f"Bearer {key}") for key in ("left", "right", "left")]

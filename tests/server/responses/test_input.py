@@ -9,11 +9,13 @@ from firesteel.server.openai import requests as chat
 from firesteel.server.openai.limits import MAX_MESSAGES
 from firesteel.server.responses.input import as_chat, check_supported, read_items
 from firesteel.server.responses.schema import Item, ResponseRequest
+from firesteel.server.responses.toolbox import Toolbox, open_toolbox
 
 
 def read(**fields):
     asked = msgspec.convert({"input": "hi", **fields}, ResponseRequest)
-    return as_chat(asked, read_items(asked))
+    items = read_items(asked)
+    return as_chat(asked, items, open_toolbox(asked, items))
 
 
 def rendered(items):
@@ -142,7 +144,13 @@ def test_only_allowed_tools_are_shown_to_the_model():
     [
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"background": True, "stream": True}, "background"),
+        ({"max_tokens": 7}, "max_tokens"),
+        ({"n": 2}, "n"),
+        ({"return_token_ids": True}, "return_token_ids"),
+        ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"request_id": "a"}, "request_id"),
         ({"background": True, "store": False}, "store"),
     ],
 )
@@ -155,6 +163,6 @@ def test_error_names_the_unsupported_field(fields, param):
 def test_items_of_earlier_responses_count():
     asked = ResponseRequest(input="hi")
     item = Item(role="user", content="hi")
-    assert len(as_chat(asked, [item] * MAX_MESSAGES).messages) == MAX_MESSAGES
+    assert len(as_chat(asked, [item] * MAX_MESSAGES, Toolbox()).messages) == MAX_MESSAGES
     with pytest.raises(ApiError, match="8193 input items"):
-        as_chat(asked, [item] * (MAX_MESSAGES + 1))
+        as_chat(asked, [item] * (MAX_MESSAGES + 1), Toolbox())

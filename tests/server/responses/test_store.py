@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from firesteel.server.http.errors import ApiError
-from firesteel.server.responses.answers import MessageItem, OutputTextPart, Response
+from firesteel.server.responses.answers import Event, MessageItem, OutputTextPart, Response
+from firesteel.server.responses.event_log import EventLog
 from firesteel.server.responses.schema import Item, Reasoning, TextOptions
 from firesteel.server.responses.store import ResponseStore, Stored, complete_items, list_items
 
@@ -47,6 +48,44 @@ def test_oldest_is_dropped_first_and_the_limit_holds():
     with pytest.raises(ApiError, match="response 'a' not found"):
         store.get("a", "1")
     assert store.get("d", "1").response.id == "d"
+
+
+def test_an_item_is_found_as_long_as_a_response_holds_it():
+    store = ResponseStore(1 << 20)
+    first = stored("a")
+    store.put(first)
+    store.put(Stored(stored("b").response, [], first.items(), "1"))
+    question = first.given[0].id
+    assert store.find_item("msg_a", "1", "x").content[0].text == "answer"
+    store.delete("a", "1")
+    assert store.find_item("msg_a", "1", "x").id == "msg_a" and store.find_item(question, "1", "x").role == "user"
+    store.delete("b", "1")
+    for name in ("msg_a", "msg_b", question):
+        with pytest.raises(ApiError, match="not found") as raised:
+            store.find_item(name, "1", "input[2].id")
+        assert raised.value.status == 404 and raised.value.param == "input[2].id"
+
+
+def test_items_of_a_response_that_grew_are_found_and_forgotten():
+    store = ResponseStore(1 << 20)
+    entry = stored("a")
+    output, entry.response.output = entry.response.output, []
+    store.put(entry)
+    entry.response.output = output
+    with pytest.raises(ApiError):
+        store.find_item("msg_a", "1", "x")
+    store.put(entry)
+    assert store.find_item("msg_a", "1", "x").id == "msg_a"
+    with pytest.raises(ApiError):
+        store.find_item("msg_a", "2", "x")
+
+
+def test_events_of_a_background_response_count():
+    entry = stored("a")
+    before = entry.count_bytes()
+    entry.log = EventLog()
+    entry.log.add([Event(type="x" * 1000, sequence_number=0)])
+    assert entry.count_bytes() > before + 2000  # the type is also the name of the event
 
 
 def test_history_counts_in_every_entry_that_keeps_it_alive():

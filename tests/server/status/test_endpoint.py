@@ -79,6 +79,23 @@ def test_conversation_is_tokenized_as_in_a_chat(server):
     assert body["tokens"] == list(server.engine.requests[0].token_ids)
 
 
+def test_end_of_a_conversation_is_as_asked(server):
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+
+    def tokenize(**fields):
+        return server.post("/tokenize", {"messages": messages, **fields})
+
+    def text(**fields):
+        return server.post("/detokenize", {"tokens": tokenize(**fields).json()["tokens"]}).json()["prompt"]
+
+    assert text().endswith("b<|end|><|start|>assistant")
+    assert text(add_generation_prompt=False).endswith("b<|end|>")
+    assert text(continue_final_message=True).endswith("<|channel|>final<|message|>b")
+    assert (
+        tokenize(continue_final_message=True, add_generation_prompt=True).error["param"] == "add_generation_prompt"
+    )
+
+
 def test_text_beyond_the_limit_is_not_tokenized(server):
     """16 MB took a thread for up to a minute, and the answer the event loop for a second."""
     text = "ab " * (MAX_CHARACTERS_TO_ENCODE // 3 + 1)

@@ -7,29 +7,36 @@ import urllib.request
 
 import pytest
 
-from firesteel.server.status.page import PAGE, read_page
+from firesteel.server.status.page import FOLDER, read_page
 
 FRANCE = "What is the capital of France? Please reply with one word only"
 OVER = "document.getElementById('stop').hidden"
 
 
 def test_the_page_asks_for_nothing_outside_this_server():
-    text = PAGE.read_text(encoding="utf-8")
-    outside = set(re.findall(r"https?://[^\s'\"]+", text))
+    text, _ = read_page()
+    outside = set(re.findall(r"https?://[\w.][^\s'\"]+", text))
     assert outside == {"http://www.w3.org/2000/svg"}  # a name, not a place
     assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(?!data:)", text)
 
 
 def test_the_page_never_makes_markup_of_text():
-    assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", PAGE.read_text()
-    )
-
-
-def test_the_policy_names_the_only_script_and_style():
     text, policy = read_page()
-    assert text.count("<script>") == text.count("<style>") == 1
-    assert len(re.findall(r"'sha256-[\w+/=]{44}'", policy)) == 2 and "unsafe" not in policy
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|setHTML|parseFromString|document\.write|\beval\(|new Function",
+        text,
+    )
+    assert "require-trusted-types-for 'script'; trusted-types 'none'" in policy
+
+
+def test_the_page_holds_every_file_of_its_folder_and_the_policy_names_each():
+    text, policy = read_page()
+    scripts, styles = ([path.read_text() for path in FOLDER.glob(f"*.{kind}")] for kind in ("js", "css"))
+    assert all(f"<script>\n{script}</script>" in text for script in scripts)
+    assert all(f"<style>\n{style}</style>" in text for style in styles)
+    assert text.count("<script>") == len(scripts) and text.count("<style>") == len(styles)
+    assert len(set(re.findall(r"'sha256-[\w+/=]{44}'", policy))) == len(scripts) + len(styles)
+    assert "unsafe" not in policy
     assert not re.search(r" on\w+=\"| style=\"", text)
 
 
@@ -45,7 +52,7 @@ def test_a_question_is_answered_with_its_reasoning_and_figures(browser, open_kin
     browser.wait_for("document.querySelector('.figures')")
     assert browser.run("document.querySelector('.turn.user').innerText") == FRANCE
     assert browser.run("document.querySelector('.assistant .content').innerText") == "Paris"
-    assert "Paris" in browser.run("document.querySelector('.assistant .reasoning').innerText")
+    assert "Paris" in browser.run("document.querySelector('.assistant .reasoning').textContent")
     assert re.fullmatch(
         r"\d+ tokens · [\d.]+ tokens/s · first after [\d.]+ s",
         browser.run("document.querySelector('.figures').innerText"),
@@ -109,19 +116,22 @@ def test_answer_can_be_stopped_and_the_next_is_complete(browser, open_kindling):
 
 
 @pytest.mark.browser
-def test_what_a_model_or_a_user_writes_is_text(browser, open_kindling):
-    browser.open(f"{open_kindling.url}/")
-    bold = "<b id=planted>bold</b><img src=x onerror=alert(1)>"
-    browser.type("#text", bold)
+def test_server_accepts_the_tools_and_results_that_the_page_sends(browser, open_server):
+    call = '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>'
+    server = open_server(f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{call}")
+    browser.open(f"{server.url}/")
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    browser.run(f"find('tools').value = {json.dumps(json.dumps(tools))}")
+    browser.type("#text", "the weather?")
     browser.press_enter()
-    browser.wait_for("document.querySelector('.turn.user')")
-    assert browser.run("document.querySelector('.turn.user').innerText") == bold
-    browser.run(
-        f"new Turn().push({{choices: [{{delta: {{content: {json.dumps(bold)}, reasoning: {json.dumps(bold)}}}}}]}})"
-    )
-    assert browser.run("[...document.querySelectorAll('.assistant .content')].at(-1).innerText") == bold
-    assert browser.run("document.getElementById('planted')") is None
-    browser.wait_for(OVER)
+    browser.wait_for("document.querySelector('.results')")
+    assert browser.run("document.querySelector('.call').innerText").split("\n")[0] == "Call of weather"
+    server.engine.script = "<|channel|>final<|message|>**warm**<|return|>"
+    browser.type(".results textarea", "25 degrees")
+    browser.run("document.querySelector('.results').requestSubmit()")
+    browser.wait_for("document.querySelector('.content strong')?.innerText === 'warm'")
+    prompt = server.engine.tokenizer.decode(server.engine.requests[1].token_ids)
+    assert "to=functions.weather" in prompt and "25 degrees" in prompt and "Hm." in prompt
     assert browser.errors == []
 
 
@@ -150,7 +160,7 @@ def test_key_is_requested_and_an_error_is_shown(browser, start_serve, tmp_path):
         browser.wait_for("!document.getElementById('key-form').hidden")
         browser.type("#text", FRANCE)
         browser.press_enter()
-        assert "no API key" in browser.wait_for("document.querySelector('.turn.error')?.innerText")
+        assert "no API key" in browser.wait_for("document.querySelector('.turn .error')?.innerText")
         browser.type("#key", "secret")
         browser.press_enter()
         assert browser.wait_for("document.getElementById('model').textContent") == "kindling"

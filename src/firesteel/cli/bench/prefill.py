@@ -41,7 +41,7 @@ def bench_prefill(
             record(loaded, config, measured[-1], name).save(out)
             report_progress(done, len(lengths))
     if as_json:
-        print_json([figures.as_dict() for figures in measured])
+        print_json([{**figures.as_dict(), "load_s": loaded.report.seconds} for figures in measured])
     else:
         show(prefill_table(measured, f"prompts of {name} on {loaded.device.name}"))
     say(f"records are in {out}")

@@ -21,7 +21,7 @@ from firesteel.cli.app import app, with_options, with_settings
 from firesteel.cli.progress import loading_bars
 from firesteel.cli.tables import choice_table, new_table, say
 from firesteel.config import Config, ServerConfig, list_keys, resolve
-from firesteel.config.vllm_flags import ACCEPTED_FLAGS, KV_TYPES, translate
+from firesteel.config.vllm_flags import ACCEPTED_FLAGS, KV_TYPES, REFUSED_FLAGS, translate
 from firesteel.defaults import find_defaults
 from firesteel.device import GIB, find_device
 from firesteel.engine.process.client import EngineClient
@@ -48,6 +48,8 @@ def vllm_options() -> dict[str, Any]:
         accepted = f"accepted: {', '.join(flag.accepted)}" if flag.accepted else "accepted"
         kind = str if flag.accepted else bool
         options[flag.parameter] = _vllm_option(kind, f"{accepted}; {flag.meaning}", *flag.names)
+    for name, reason in REFUSED_FLAGS.items():
+        options[name.removeprefix("--").replace("-", "_")] = _vllm_option(str, f"refused: {reason}", name)
     return options
 
 

@@ -65,5 +65,5 @@ class PendingTokens:
 
 def _describe_fault(name: str, largest: float) -> str:
     if largest == -inf:
-        return f"{name}: no token can be drawn: grammar, allowed tokens and min_tokens leave none"
+        return f"{name}: no token can be drawn: grammar, allowed tokens, bad words and min_tokens leave none"
     return f"{name}: the model's logits hold NaN or infinity: the weights or a kernel are at fault"

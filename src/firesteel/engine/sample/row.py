@@ -29,8 +29,17 @@ class SampleRow:
 
     @property
     def barred(self) -> Collection[int]:
-        """Tokens that would end the request before min_tokens."""
-        return self.stop_token_ids if self.position - self.num_prompt < self.params.min_tokens else ()
+        """Tokens that would end the request before min_tokens, or complete one of its bad words."""
+        stops = self.stop_token_ids if self.position - self.num_prompt < self.params.min_tokens else ()
+        return {*stops, *self._find_last_tokens()} if self.params.bad_words else stops
+
+    def _find_last_tokens(self) -> Iterator[int]:
+        """Yields the last token of each bad word whose other tokens were just generated."""
+        latest = self.token_ids[-1] if len(self.token_ids) > self.num_prompt else None
+        for *others, last in self.params.bad_words:
+            start = max(self.num_prompt, len(self.token_ids) - len(others))
+            if not others or (others[-1] == latest and list(self.token_ids[start:]) == others):
+                yield last
 
     @property
     def is_plain(self) -> bool:

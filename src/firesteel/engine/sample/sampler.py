@@ -8,7 +8,7 @@
 SampleRow(params=, position=, name=, token_ids=, num_prompt=, stop_token_ids=, allowed=)
     position         index of the next token, from 0; it and the seed alone determine the random numbers
     name             name of the request, for errors
-    token_ids        prompt and generated tokens; read only if `params.has_penalties`
+    token_ids        prompt and generated tokens; read only if `params.reads_tokens`
     num_prompt       number of prompt tokens; position - num_prompt tokens were generated
     stop_token_ids   tokens that end the request: `params.stop_ids(eos_token_ids)`; barred before params.min_tokens
     allowed          bool [V], on the CPU or the device: tokens that the grammar allows; None allows all.

@@ -7,7 +7,7 @@ is the op bound to one device: candidates are chosen once, at start, and every c
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
@@ -29,6 +29,7 @@ from firesteel.kernels.operands.shapes import MakeWorkloads
 P = ParamSpec("P")
 R = TypeVar("R")
 Needs = Callable[[DeviceSpec], str | None]  # why this device cannot run it, or None
+Pack = Callable[[Sequence[tuple[Any, ...]]], list[tuple[Any, ...]]]  # weights that calls share stay shared
 REFERENCE = "reference"
 MOST_CHOICES = 4096  # per op: bounds what is kept when shapes never repeat
 
@@ -42,6 +43,8 @@ class Implementation(Generic[P, R]):
     needs: Needs
     accepts: Callable[P, str | None] | None = None  # why it refuses these arguments, or None
     reads_fed: bool = False  # saves a pass if its activations come as Fed, stored by their producer
+    pack: Pack | None = None  # puts the weights of calls in the order that it reads; None: the checkpoint's
+    can_capture: bool = True  # in a CUDA graph; not if it reads values on the host
 
 
 def _rounds_activations(reference: Callable[..., Any]) -> bool:
@@ -100,9 +103,13 @@ class Op(Generic[P, R]):
         needs: Needs,
         accepts: Callable[P, str | None] | None = None,
         reads_fed: bool = False,
+        pack: Pack | None = None,
+        can_capture: bool = True,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def add(function: Callable[P, R]) -> Callable[P, R]:
-            self.implementations[name] = Implementation(name, function, needs, accepts, reads_fed)
+            self.implementations[name] = Implementation(
+                name, function, needs, accepts, reads_fed, pack, can_capture
+            )
             return function
 
         return add

@@ -2,7 +2,7 @@
 
 in   AttentionOperands
 out  y  [T, Q, D]  zero in rows that belong to no request
-Computed in fp32, rounded once on store.
+Computed in fp32, rounded once on store. `flashinfer` is a library's (kernels/libraries) and plans on the host.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from firesteel.device import count_sms, find_capability
+from firesteel.kernels.libraries.flashinfer import flashinfer_ready
 from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.profile import ATTENTION, OpProfile
 from firesteel.kernels.op.tolerance import bf16
+from firesteel.kernels.ops import attention_library
 from firesteel.kernels.ops.attention_operands import AttentionOperands, list_samples, list_workloads
 from firesteel.kernels.ops.attention_reference import (
     attend_dense,
@@ -210,6 +212,18 @@ def _constants(tiles: Tiles, q: Tensor, k_pages: Tensor, window: int | None) -> 
     }
 
 
+attention.implementation(
+    "flashinfer:fa3",
+    needs=flashinfer_ready("fa3"),
+    accepts=attention_library.refuse,
+    can_capture=False,
+)(functools.partial(attention_library.run, "fa3"))
+attention.implementation(
+    "flashinfer:fa2",
+    needs=flashinfer_ready("fa2"),
+    accepts=attention_library.refuse,
+    can_capture=False,
+)(functools.partial(attention_library.run, "fa2"))
 attention.prefer("triton:decode", "triton:prefill")
 attention.samples(list_samples)
 attention.workloads(list_workloads)

@@ -10,21 +10,25 @@ On SM12x `triton` multiplies mxfp8 and mxfp4 activations as such (block-scaled M
 numbers from bf16. `cuda:stream` is for up to 192 tokens (128 on SM90, 64 on GPUs with 100 KB of shared memory); it
 converts bf16 activations to 14-bit integers that share a scale per 64 to 256 columns, and multiplies them exactly.
 `cuda:wgmma` is for more, on SM90 with bf16 activations. `triton:gemv` runs for few tokens if these cannot: before
-SM90, and with rounded activations; it reads each chosen expert once. `triton:gemm` is for more.
+SM90, and with rounded activations; it reads each chosen expert once. `triton:gemm` is for more. `triton_kernels` is a
+library's (kernels/libraries), for Hopper, and reads the experts in an order of its own.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from firesteel.device import find_capability
 from firesteel.formats import mxfp4
+from firesteel.kernels.libraries import moe as library
+from firesteel.kernels.libraries.hopper_experts import HopperExperts
+from firesteel.kernels.libraries.triton_kernels import lacks_triton_kernels
 from firesteel.kernels.op.needs import cuda_ready, hopper_ready, triton_ready
 from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import TiledOperands
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from firesteel.kernels.triton.mxfp4_product import Tile
 
 ALPHA = 1.702
+OTHER_ORDER = "reads the experts in the checkpoint's order, not in that of triton_kernels"
 LEAST_COLUMNS = 64  # of fc1's tile: SwiGLU halves them, and a group has 32
 
 
@@ -59,7 +64,7 @@ class MoeMatmulOperands(TiledOperands):
     x: Tensor  # [T, H]
     ids: Tensor  # [T, A] int64, experts of each token; a negative id adds nothing (padding)
     weights: Tensor  # [T, A] fp32
-    experts: Experts  # packed weights
+    experts: Experts | HopperExperts  # packed weights
     limit: float  # of the clamp
     fed: Fed | None = (
         None  # x as rms_norm_fed stored it for `activation`; else `triton` stores it, to the same bits
@@ -102,7 +107,8 @@ def _reference_accepts(operands: MoeMatmulOperands) -> str | None:
     ),
 )
 def moe_matmul(operands: MoeMatmulOperands) -> Tensor:
-    x, ids, experts, activation = operands.x, operands.ids, operands.experts, operands.activation
+    x, ids, activation = operands.x, operands.ids, operands.activation
+    experts = operands.experts if isinstance(operands.experts, Experts) else operands.experts.unpack()
     y = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     wide = round_activation(x.float(), activation)
     for expert in ids[ids >= 0].unique().tolist():
@@ -119,6 +125,8 @@ def _accepts(operands: MoeMatmulOperands) -> str | None:
     x, ids, experts, activation = operands.x, operands.ids, operands.experts, operands.activation
     if why := refuse_activation(activation):
         return why
+    if not isinstance(experts, Experts):
+        return OTHER_ORDER
     if x.dtype != torch.bfloat16:
         return f"wants bf16 tokens, not {x.dtype}"
     if x.shape[0] == 0:
@@ -165,33 +173,67 @@ def _run_triton(operands: MoeMatmulOperands, tiles: tuple[Tile, Tile]) -> Tensor
     from firesteel.kernels.triton import moe_matmul as device
     from firesteel.kernels.triton.mxfp4_product import store
 
-    x, activation = operands.x, operands.activation
+    x, activation, experts = operands.x, operands.activation, operands.experts
+    assert isinstance(experts, Experts)
     capability = find_capability(x.device)
     fed = operands.fed or store(x, activation, is_native(capability, activation))
     pinned = device.pin(tiles, operands.tile, capability)
-    return device.run(fed, operands.ids, operands.weights, operands.experts, operands.limit, pinned)
+    return device.run(fed, operands.ids, operands.weights, experts, operands.limit, pinned)
 
 
 def _accepts_streamed(operands: MoeMatmulOperands) -> str | None:
     if operands.tile != AUTO:
         return f"has no tiles, and {operands.tile} is pinned"
+    if not isinstance(operands.experts, Experts):
+        return OTHER_ORDER
     return moe_stream.refuse(operands.x, operands.ids, operands.weights, operands.experts, operands.activation)
 
 
 @moe_matmul.implementation("cuda:stream", needs=cuda_ready(), accepts=_accepts_streamed)
 def cuda_stream(operands: MoeMatmulOperands) -> Tensor:
+    assert isinstance(operands.experts, Experts)
     return moe_stream.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
 
 
 def _accepts_many(operands: MoeMatmulOperands) -> str | None:
     if operands.tile != AUTO:
         return f"has no tiles, and {operands.tile} is pinned"
+    if not isinstance(operands.experts, Experts):
+        return OTHER_ORDER
     return moe_wgmma.refuse(operands.x, operands.ids, operands.weights, operands.experts, operands.activation)
 
 
 @moe_matmul.implementation("cuda:wgmma", needs=hopper_ready(), accepts=_accepts_many)
 def cuda_wgmma(operands: MoeMatmulOperands) -> Tensor:
+    assert isinstance(operands.experts, Experts)
     return moe_wgmma.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
+
+
+def _accepts_reordered(operands: MoeMatmulOperands) -> str | None:
+    if operands.tile != AUTO:
+        return f"chooses its own tiles, and {operands.tile} is pinned"
+    if operands.activation != "bf16":
+        return f"computes with bf16 activations, not {operands.activation}"
+    if not isinstance(operands.experts, HopperExperts):
+        return "reads the experts in the order of triton_kernels, not in the checkpoint's"
+    return library.refuse(operands.x, operands.ids, operands.weights, operands.experts)
+
+
+def _reorder(calls: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Reorders each set of experts once, however many of the calls read it."""
+    sets = {id(operands.experts): operands.experts for (operands,) in calls}
+    packed = {name: HopperExperts.pack(experts) for name, experts in sets.items()}
+    return [(replace(operands, experts=packed[id(operands.experts)]),) for (operands,) in calls]
+
+
+EXPERT_ORDERS: dict[str, Callable[[Experts], HopperExperts]] = {"triton_kernels": HopperExperts.pack}
+
+
+@moe_matmul.implementation("triton_kernels", needs=lacks_triton_kernels, accepts=_accepts_reordered, pack=_reorder)
+def triton_kernels(operands: MoeMatmulOperands) -> Tensor:
+    experts = operands.experts
+    assert isinstance(experts, HopperExperts)
+    return library.run(operands.x, operands.ids, operands.weights, experts, ALPHA, operands.limit)
 
 
 moe_matmul.prefer("cuda:stream", "cuda:wgmma", "triton:gemv", "triton:gemm")

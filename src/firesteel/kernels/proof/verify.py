@@ -81,6 +81,7 @@ def check_sample(op: Op[Any, Any], implementation: Implementation[Any, Any], sam
     """Checks one sample; a kernel that does not compile or launch is a failure, not an exception."""
     row = Check(op.name, implementation.name, sample.label)
     try:
+        sample = pack_sample(implementation, sample)
         if refusal := implementation.accepts(*sample.args) if implementation.accepts else None:
             return replace(row, refusal=refusal)
         errors = _hold_to_reference(op, implementation, sample)
@@ -89,6 +90,11 @@ def check_sample(op: Op[Any, Any], implementation: Implementation[Any, Any], sam
     except kernel_faults() as error:
         return with_fault(row, error)
     return replace(row, worst=errors.worst, rms=errors.rms)
+
+
+def pack_sample(implementation: Implementation[Any, Any], sample: Sample) -> Sample:
+    """Returns the sample with weights in the order that the implementation reads; the reference restores them."""
+    return sample if implementation.pack is None else replace(sample, args=implementation.pack([sample.args])[0])
 
 
 def with_fault(row: Check, error: Exception) -> Check:

@@ -186,4 +186,9 @@ def list_plans(
             continue
         weight = ("mxfp4-weight" if is_fp4 else "bf16-weight") + f" {ROUNDED}" * rounds_x
         planned = plan(machine, is_fp4, count, rounds_x)
-        yield CudaCode(variant=f"{way} {weight} T={count}", kernel=planned.kernel)
+        yield CudaCode(variant=f"{way} {weight} T={show_tokens(count)}", kernel=planned.kernel)
+
+
+def show_tokens(count: int) -> str:
+    """Returns the numbers of tokens that the kernel for `count` is launched for: 5-8 for 8."""
+    return str(count) if count <= 2 else f"{count // 2 + 1}-{count}"

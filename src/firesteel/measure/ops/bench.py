@@ -22,7 +22,15 @@ from firesteel.kernels.operands.shapes import ModelShapes
 from firesteel.kernels.proof.verify import has_failed, kernel_faults
 from firesteel.measure.ops.memory import free_memory, too_large
 from firesteel.measure.ops.outcome import Ceilings, Figures, OpOutcome
-from firesteel.measure.ops.sweep import MEMORY_SHARE, Implementations, OpsSweep, Required, choose, refusal
+from firesteel.measure.ops.sweep import (
+    MEMORY_SHARE,
+    Implementations,
+    OpsSweep,
+    Required,
+    choose,
+    order_weights,
+    refusal,
+)
 from firesteel.measure.ops.workloads import OpWorkload
 from firesteel.measure.record import Record
 from firesteel.measure.roofline.ceiling import matrix_ceiling, read_ceiling
@@ -109,13 +117,14 @@ def _bench(
         return
     faults: tuple[type[Exception], ...] = (*kernel_faults(), KernelError)
     for implementation in implementations:
-        if skipped := why or _refuse(implementation, inputs[0]):
-            yield _outcome(workload, implementation, why=skipped)
-            continue
         try:
+            calls = [] if why else order_weights(implementation, inputs)
+            if skipped := why or _refuse(implementation, calls[0]):
+                yield _outcome(workload, implementation, why=skipped)
+                continue
             if wanted is not None and wanted.verdict is not None and wanted.names(implementation.name):
-                _run_judged(workload, implementation, inputs[0], wanted)
-            yield _outcome(workload, implementation, _figures(workload, implementation, inputs, device, ceilings))
+                _run_judged(workload, implementation, calls[0], wanted)
+            yield _outcome(workload, implementation, _figures(workload, implementation, calls, device, ceilings))
         except faults as error:
             yield _fault(workload, implementation, error)
 
@@ -173,7 +182,7 @@ def _fault(workload: OpWorkload, implementation: Implementation[Any, Any], error
 
 
 def _time(implementation: Implementation[Any, Any], inputs: list[tuple[Any, ...]], device: DeviceSpec) -> Timing:
-    """Times the calls; a reference is not captured, because it may ask the GPU for sizes."""
+    """Times the calls; a reference is not captured, because it may ask the GPU for sizes, as libraries may."""
     is_reference = implementation.name == REFERENCE
     rounds = -(-LEAST_CALLS // len(inputs)) if device.is_cuda and not is_reference else 1
     return time_calls(
@@ -183,7 +192,7 @@ def _time(implementation: Implementation[Any, Any], inputs: list[tuple[Any, ...]
         samples=SAMPLES[device.is_cuda and not is_reference],
         warmups=WARMUPS[device.is_cuda],
         rounds=rounds,
-        graph=not is_reference,
+        graph=not is_reference and implementation.can_capture,
     )
 
 

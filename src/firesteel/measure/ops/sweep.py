@@ -50,6 +50,11 @@ def refusal(implementation: Implementation[Any, Any], args: tuple[Any, ...]) -> 
     return implementation.accepts(*args) if implementation.accepts else None
 
 
+def order_weights(implementation: Implementation[Any, Any], calls: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Returns the calls with their weights in the order that the implementation reads."""
+    return calls if implementation.pack is None else implementation.pack(calls)
+
+
 def check_implementations(sweep: OpsSweep, device: DeviceSpec) -> None:
     """Raises for a name that no op has, or that cannot run here."""
     for name in sweep.implementations:
@@ -114,7 +119,7 @@ def _check_accepted(
         if why := too_large(workload, device, MEMORY_SHARE):
             refusals.append(f"is {why}")
             continue
-        args = workload.part.draw()
-        refusals += [refusal(implementation, args) for implementation in named]
+        calls = [workload.part.draw()]
+        refusals += [refusal(implementation, order_weights(implementation, calls)[0]) for implementation in named]
     if refusals and all(refusals):
         raise KernelError(f"{wanted} is required, but at {workloads[0].label} {named[0].name} {refusals[0]}")

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 from firesteel.chat.message import Begin, ParsedMessage, TextDelta
 from firesteel.chat.tokenizer import Tokenizer
 from firesteel.server.generate.choice import ChoicePiece
+from firesteel.server.generate.prompt import spell_token
 from firesteel.server.openai.answers import (
     ChatChoice,
     ChatChunkChoice,
@@ -36,6 +37,7 @@ class ChatAnswer:
         self._shows_reasoning = request.include_reasoning is not False
         self._shows_logprobs = bool(request.logprobs)
         self._shows_ids = bool(request.return_token_ids)
+        self._names_ids = bool(request.return_tokens_as_token_ids)
         self._call_numbers: dict[int, int] = {}  # by index of the part
         self._is_first = True
         self._ids: list[int] = []
@@ -125,18 +127,25 @@ class ChatAnswer:
 
     def _take_logprobs(self) -> ChatLogprobs | None:
         taken, self._logprobs = self._logprobs, []
-        return ChatLogprobs(content=spell_all(taken, self._tokenizer)) if self._shows_logprobs else None
+        if not self._shows_logprobs:
+            return None
+        return ChatLogprobs(content=spell_all(taken, self._tokenizer, as_ids=self._names_ids))
 
 
-def spell_all(logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> list[TokenLogprob]:
+def spell_all(
+    logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer, *, as_ids: bool = False
+) -> list[TokenLogprob]:
+    """Returns the logprobs with the texts of their tokens, or with names of their ids."""
     return [
         TokenLogprob(
-            token=tokenizer.decode([scored.token_id]),
+            token=spell_token(scored.token_id, tokenizer, as_id=as_ids),
             logprob=scored.logprob,
             bytes=list(tokenizer.token_bytes(scored.token_id)),
             top_logprobs=[
                 TopLogprob(
-                    token=tokenizer.decode([token]), logprob=logprob, bytes=list(tokenizer.token_bytes(token))
+                    token=spell_token(token, tokenizer, as_id=as_ids),
+                    logprob=logprob,
+                    bytes=list(tokenizer.token_bytes(token)),
                 )
                 for token, logprob in scored.top
             ],

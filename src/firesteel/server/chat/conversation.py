@@ -11,15 +11,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from firesteel.chat.format import CONSTRAIN, Message
-from firesteel.chat.grammar import JSON_OBJECT, Grammar, SchemaError, build_grammar
+from firesteel.chat.grammar import JSON_OBJECT, Constraint, Grammar, SchemaError, build_grammar
 from firesteel.chat.harmony import ResponseFormat, developer_message, system_message
 from firesteel.chat.schema import SchemaLimits
 from firesteel.chat.tools import Tool
 from firesteel.errors import RequestError
+from firesteel.server.generate.constraint import find_form
 from firesteel.server.grammar.pool import refuse
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai.requests import (
+    AllowedChoice,
     AssistantMessage,
+    CalledWithText,
     ChatMessage,
     ChatRequest,
     DeveloperMessage,
@@ -28,6 +31,7 @@ from firesteel.server.openai.requests import (
     NamedChoice,
     RefusalPart,
     SystemMessage,
+    TextFunctionSpec,
     TextPart,
     ToolMessage,
     ToolSpec,
@@ -46,7 +50,7 @@ def find_effort(request: ChatRequest) -> str:
 
 def render_chat(request: ChatRequest, *, prompt_date: str = "none") -> list[Message]:
     """Renders the whole conversation; `prompt_date` is none, today or a date."""
-    tools = [] if request.tool_choice == "none" else read_tools(request.tools or ())
+    tools = [] if request.tool_choice == "none" else find_tools(request)
     formats = read_formats(request)
     system = system_message(
         effort=EFFORTS[find_effort(request)], date=find_date(prompt_date), has_functions=bool(tools)
@@ -64,6 +68,17 @@ def find_date(word: str) -> str | None:
     return datetime.datetime.now(datetime.UTC).date().isoformat() if word == "today" else word
 
 
+def find_tools(request: ChatRequest) -> list[Tool]:
+    """Returns the tools that the model may call: all of them unless `tool_choice` allows only some."""
+    tools, choice = read_tools(request.tools or ()), request.tool_choice
+    if not isinstance(choice, AllowedChoice):
+        return tools
+    names = {entry.function.name for entry in choice.allowed_tools.tools}
+    if unknown := sorted(names - {tool.name for tool in tools}):
+        raise ApiError(400, f"tool_choice allows {unknown[0]}, which is not in tools", param="tool_choice")
+    return [tool for tool in tools if tool.name in names]
+
+
 def read_tools(specs: Iterable[ToolSpec]) -> list[Tool]:
     tools: dict[str, Tool] = {}
     limits = SchemaLimits()
@@ -77,6 +92,7 @@ def read_tools(specs: Iterable[ToolSpec]) -> list[Tool]:
             description=function.description or "",
             parameters=function.parameters,
             strict=bool(function.strict),
+            text=function.text if isinstance(function, TextFunctionSpec) else None,
         )
     return list(tools.values())
 
@@ -97,16 +113,18 @@ def read_formats(request: ChatRequest) -> list[ResponseFormat]:
     ]
 
 
-def find_grammar(asked: ChatRequest) -> Grammar | None:
+def find_grammar(asked: ChatRequest, constraint: Constraint | None = None) -> Grammar | None:
     """Returns the grammar of the answer, or None if any text is allowed. It is not compiled here."""
-    tools, choice = read_tools(asked.tools or ()), asked.tool_choice
+    tools, choice = find_tools(asked), asked.tool_choice
+    word = choice.allowed_tools.mode if isinstance(choice, AllowedChoice) else choice
     try:
         return build_grammar(
             tools=tools,
-            tool_choice=choice if isinstance(choice, str) and tools else "auto",
+            tool_choice=word if isinstance(word, str) and tools else "auto",
             function=choice.function.name if isinstance(choice, NamedChoice) else None,
             parallel_tool_calls=asked.parallel_tool_calls is not False,
             response_format=find_format(asked),
+            constraint=constraint,
         )
     except SchemaError as error:
         raise refuse(error) from None
@@ -121,7 +139,7 @@ def find_format(asked: ChatRequest) -> ResponseFormat | None:
 
 
 def may_need_grammar(asked: ChatRequest) -> bool:
-    return bool(asked.tools or asked.response_format)
+    return bool(asked.tools or asked.response_format or find_form(asked))
 
 
 def check_schema(schema: dict[str, Any] | None, place: str, limits: SchemaLimits) -> None:
@@ -171,7 +189,7 @@ def render_assistant(message: AssistantMessage) -> list[Message]:
                 role="assistant",
                 channel="commentary",
                 recipient=NAMESPACE + call.function.name,
-                content_type=f"{CONSTRAIN}json",
+                content_type=None if isinstance(call.function, CalledWithText) else f"{CONSTRAIN}json",
                 content=call.function.arguments,
             )
         )

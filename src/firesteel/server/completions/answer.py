@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from firesteel.chat.tokenizer import Tokenizer
 from firesteel.server.generate.choice import ChoicePiece
-from firesteel.server.openai.answers import CompletionChoice, CompletionLogprobs
+from firesteel.server.generate.prompt import spell_prompt_logprobs, spell_token
+from firesteel.server.openai.answers import CompletionChoice, CompletionLogprobs, PromptLogprobs
 from firesteel.server.openai.requests import CompletionRequest
 from firesteel.types import TokenLogprobs
 
@@ -21,6 +23,8 @@ class CompletionAnswer:
         self._index = index
         self._tokenizer = tokenizer
         self._num_top = request.logprobs
+        self._num_prompt_top = request.prompt_logprobs
+        self._names_ids = bool(request.return_tokens_as_token_ids)
         self._shows_ids = bool(request.return_token_ids)
         self._prompt = list(prompt)
         self._is_first = True
@@ -54,10 +58,17 @@ class CompletionAnswer:
             logprobs=self._columns(),
             token_ids=self._ids if self._shows_ids else UNSET,
             prompt_token_ids=self._prompt if self._shows_ids and self._is_first else UNSET,
+            prompt_logprobs=self._score_prompt(),
         )
         self._offset += len(self._text)
         self._text, self._ids, self._logprobs, self._is_first, self._echoed = "", [], [], False, []
         return choice
+
+    def _score_prompt(self) -> PromptLogprobs | UnsetType:
+        if self._num_prompt_top is None:
+            return UNSET
+        scored = [shorten(logprobs, self._num_prompt_top) for logprobs in self._prompt_logprobs]
+        return spell_prompt_logprobs(scored, self._tokenizer)
 
     def _columns(self) -> CompletionLogprobs | None:
         if self._num_top is None:
@@ -67,20 +78,27 @@ class CompletionAnswer:
         rows: list[tuple[int, TokenLogprobs | None]] = []
         if self._echoed:
             rows.append((self._echoed[0], None))
-            rows += [(scored.token_id, scored) for scored in self._prompt_logprobs]
+            rows += [(scored.token_id, shorten(scored, self._num_top)) for scored in self._prompt_logprobs]
         rows += [(scored.token_id, scored) for scored in self._logprobs]
         for token, logprobs in rows:
-            text = self._tokenizer.decode([token])
-            self._add_row(columns, text, logprobs, offset)
-            offset += len(text)
+            self._add_row(columns, token, logprobs, offset)
+            offset += len(self._tokenizer.decode([token]))
         return columns
 
-    def _add_row(self, columns: CompletionLogprobs, text: str, scored: TokenLogprobs | None, offset: int) -> None:
+    def _add_row(self, columns: CompletionLogprobs, token: int, scored: TokenLogprobs | None, offset: int) -> None:
         top: Any = None
         if scored is not None:
-            top = {self._tokenizer.decode([token]): logprob for token, logprob in scored.top}
-        columns.tokens.append(text)
+            top = {self._spell(other): logprob for other, logprob in scored.top}
+        columns.tokens.append(self._spell(token))
         columns.token_logprobs.append(None if scored is None else scored.logprob)
         assert columns.top_logprobs is not None
         columns.top_logprobs.append(top)
         columns.text_offset.append(offset)
+
+    def _spell(self, token: int) -> str:
+        return spell_token(token, self._tokenizer, as_id=self._names_ids)
+
+
+def shorten(scored: TokenLogprobs, num_top: int) -> TokenLogprobs:
+    """Returns the logprobs with at most `num_top` of the most likely tokens: more may have been computed."""
+    return replace(scored, top=scored.top[:num_top])

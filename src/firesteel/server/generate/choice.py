@@ -92,10 +92,15 @@ class Choice:
 
 
 class ChatReader:
-    """Reads the parts of an assistant's message. Stop strings count in its content, not in its reasoning."""
+    """Reads the parts of an assistant's message. Stop strings count in its content, not in its reasoning.
 
-    def __init__(self, harmony: Harmony, params: SamplingParams) -> None:
+    If the message continues one of the prompt, `begun` are the tokens of that message: its header, and its text if
+    that belongs to the answer.
+    """
+
+    def __init__(self, harmony: Harmony, params: SamplingParams, begun: Sequence[int] = ()) -> None:
         self.stream = HarmonyStream(harmony)
+        self._begun = [delta for token in begun for delta in self.stream.push(token)]
         self._special_ids = frozenset(harmony.tokenizer.special_ids.values())
         self._params = params
         self._filter = StopFilter(params.stop, include=params.include_stop_str_in_output)
@@ -105,7 +110,8 @@ class ChatReader:
 
     def push(self, output: EngineOutput) -> ChoicePiece:
         self._num_tokens += len(output.token_ids)
-        piece = ChoicePiece(token_ids=output.token_ids)
+        piece = ChoicePiece(token_ids=output.token_ids, prompt_logprobs=output.prompt_logprobs or [])
+        self._continue(piece)
         for token in output.token_ids:
             self._show(self.stream.push(token), piece)
             is_text = token not in self._special_ids
@@ -120,6 +126,15 @@ class ChatReader:
         elif output.finish_reason is not None:
             piece.finish_reason = _as_finish_reason(self.stream.message.finish_reason(output.finish_reason))
         return piece
+
+    def _continue(self, piece: ChoicePiece) -> None:
+        """Adds the part of the message that the prompt has begun to the first piece."""
+        begun, self._begun = self._begun, []
+        for delta in begun:
+            if isinstance(delta, TextDelta):
+                piece.deltas.append(delta)
+            else:
+                self._show([delta], piece)
 
     def _show(self, deltas: Sequence[Delta], piece: ChoicePiece) -> None:
         """Adds deltas to the piece, content only as far as it cannot be part of a stop string."""
@@ -150,8 +165,9 @@ class ChatReader:
 class TextReader:
     """Reads the plain text of a completion."""
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, *, skips_special: bool = False) -> None:
         self._text = tokenizer.stream()
+        self._skipped = frozenset(tokenizer.special_ids.values()) if skips_special else frozenset()
         self._params = params
         self._filter = StopFilter(params.stop, include=params.include_stop_str_in_output)
         self._num_tokens = 0
@@ -160,7 +176,7 @@ class TextReader:
         self._num_tokens += len(output.token_ids)
         is_stopped = output.finish_reason == "stop"
         shown = output.token_ids[:-1] if is_stopped else output.token_ids  # a stop token is not text
-        text = "".join(map(self._text.push, shown))
+        text = "".join(self._text.push(token) for token in shown if token not in self._skipped)
         if output.finish_reason is not None:
             text += self._text.flush()
         piece = ChoicePiece(

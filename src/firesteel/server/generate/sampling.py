@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from firesteel.errors import UserError
+from firesteel.server.generate.prompt import Words
 from firesteel.server.http.body import only_given
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai.requests import GenerationRequest
@@ -53,6 +54,7 @@ def sampling_params(
     logprobs: int | None,
     prompt_logprobs: int | None = None,
     grammar: str | None = None,
+    bad_words: Words = (),
 ) -> SamplingParams:
     """Builds the parameters. `room` tokens fit after the prompt and bound `max_tokens`; None takes all of them."""
     stop = [request.stop] if isinstance(request.stop, str) else request.stop
@@ -68,6 +70,7 @@ def sampling_params(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         grammar=grammar,
+        bad_words=bad_words or None,
     )
     try:
         return SamplingParams(**{**defaults, **given, "max_tokens": most})

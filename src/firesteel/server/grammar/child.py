@@ -68,6 +68,10 @@ class TrialChild:
         """Returns the child's answer. Raises ChildDied if none came."""
         return await self._exchange(json.dumps({"rules": grammar.rules, "whole": grammar.trial}).encode())
 
+    async def convert(self, name: str, gbnf: str) -> dict[str, Any]:
+        """Returns the child's answer with the grammar in Lark. Raises ChildDied if none came."""
+        return await self._exchange(json.dumps({"name": name, "gbnf": gbnf}).encode())
+
     def kill(self) -> None:
         """Ends the process. Its exit is awaited in a thread of the event loop, so that no zombie is left."""
         self._retires = True

@@ -15,11 +15,11 @@ import logging
 import signal
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Literal
+from typing import Any, Literal
 
-from firesteel.chat.grammar import ANSWER, Grammar, SchemaError
+from firesteel.chat.grammar import Grammar, SchemaError
 from firesteel.chat.trial import MISSING, TOGETHER, WITHOUT_LIBRARY
 from firesteel.config import ServerConfig
 from firesteel.errors import UserError
@@ -85,34 +85,44 @@ class GrammarTrials:
             return
         async with self._take_child() as child:
             start = time.monotonic()
-            await self._try(child, grammar)
+            await self._ask(child, child.ask(grammar), name_of(grammar))
             self._passed[key] = time.monotonic() - start
         while len(self._passed) > CACHE_SIZE or sum(self._passed.values()) > MOST_PASSED_S:
             self._passed.popitem(last=False)
 
-    async def _try(self, child: TrialChild, grammar: Grammar) -> None:
+    async def convert(self, name: str, gbnf: str) -> str:
+        """Returns a grammar of the field `name` in Lark. Raises ApiError if it cannot be read within the limits."""
+        async with self._take_child() as child:
+            answer = await self._ask(child, child.convert(name, gbnf), name)
+        return str(answer["lark"])
+
+    async def _ask(
+        self, child: TrialChild, asked: Coroutine[Any, Any, dict[str, Any]], name: str
+    ) -> dict[str, Any]:
+        """Awaits the child's answer within the limits; `name` is that of the schema or grammar, for errors."""
         try:
             async with asyncio.timeout(self._limit_s or None):
-                answer = await child.ask(grammar)
+                answer = await asked
         except TimeoutError:
             limit = f"its compilation takes longer than {self._limit_s:g} s (schema_timeout_s)"
-            raise self._stop("time", grammar, limit, pid=child.pid) from None
+            raise self._stop("time", name, limit, pid=child.pid) from None
         except ChildDied as error:
             if self._is_closed:
                 raise stopping() from None
             if error.code in OUT_OF_MEMORY:
                 limit = f"its compilation needs more than {self._memory_mib:g} MiB (schema_memory_mib)"
-                raise self._stop("memory", grammar, limit, pid=child.pid) from None
-            raise self._stop("crash", grammar, f"its compilation ends in {error}", pid=child.pid) from None
+                raise self._stop("memory", name, limit, pid=child.pid) from None
+            raise self._stop("crash", name, f"its compilation ends in {error}", pid=child.pid) from None
         except asyncio.CancelledError:
             self._note_stop("cancelled", pid=child.pid)
             raise
         if answer["panic"] is not None:
             child.kill()
             log.warning("llguidance panicked on a schema", extra={"panic": answer["panic"]})
-            raise self._stop("panic", grammar, "llguidance fails on it", pid=child.pid)
+            raise self._stop("panic", name, "llguidance fails on it", pid=child.pid)
         if answer["fault"] is not None:
             raise refuse(SchemaError(*answer["fault"]))
+        return answer
 
     @asynccontextmanager
     async def _take_child(self) -> AsyncIterator[TrialChild]:
@@ -166,14 +176,18 @@ class GrammarTrials:
                 503, "schemas cannot be compiled now; see the log", code="unavailable", retry_s=RETRY_S
             ) from None
 
-    def _stop(self, reason: StopReason, grammar: Grammar, limit: str, *, pid: int) -> ApiError:
+    def _stop(self, reason: StopReason, name: str, limit: str, *, pid: int) -> ApiError:
         self._note_stop(reason, pid=pid)
-        name = next(iter(grammar.rules)) if len(grammar.rules) == 1 else TOGETHER
         return refuse(SchemaError(name, limit), code=TOO_COMPLEX)
 
     def _note_stop(self, reason: StopReason, *, pid: int) -> None:
         self._count_stop(reason)
         log.debug("trial of a grammar stopped", extra={"reason": reason, "pid": pid})
+
+
+def name_of(grammar: Grammar) -> str:
+    """Returns the name of the grammar's schema, or of all of them."""
+    return next(iter(grammar.rules)) if len(grammar.rules) == 1 else TOGETHER
 
 
 def stopping() -> ApiError:
@@ -182,4 +196,5 @@ def stopping() -> ApiError:
 
 def refuse(error: SchemaError, *, code: str = INVALID) -> ApiError:
     """Returns the answer to a schema that cannot be enforced."""
-    return ApiError(400, str(error), param=ANSWER if error.name == ANSWER else "tools", code=code)
+    is_tool = error.name == TOGETHER or error.name.startswith("tool ")
+    return ApiError(400, str(error), param="tools" if is_tool else error.name, code=code)

@@ -1,6 +1,7 @@
 """Reads a request's body within its limits of size and time, and parses its JSON.
 
-Known fields with invalid values are errors that name the field; unknown fields are logged.
+Known fields with invalid values are errors that name the field, and so are those that are not supported
+(openai/fields.py); unknown fields are logged.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -16,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from firesteel.config import ServerConfig
 from firesteel.server.http.errors import ApiError, ClientGone
+from firesteel.server.openai.fields import UNREAD_FIELDS
 from firesteel.server.openai.limits import MAX_CONTAINERS, MAX_TEXTS, MAX_UNKNOWN_FIELDS, MAX_VALUES
 
 log = logging.getLogger(__name__)
@@ -23,7 +26,17 @@ T = TypeVar("T", bound=msgspec.Struct)
 MIB = 1 << 20
 BODY_TIMEOUT_S = 30.0
 LARGE_BODY = 64 << 10  # bytes: larger ones are counted, and parsed outside the event loop
-TEXT_ONLY = ("image_url", "input_image", "input_file", "input_audio", "file", "video_url", "audio_url")
+TEXT_ONLY = (
+    "image_url",
+    "input_image",
+    "input_file",
+    "input_audio",
+    "file",
+    "video_url",
+    "audio_url",
+    "image",
+    "document",
+)
 _fields_of_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -97,6 +110,7 @@ def parse(body: bytes, kind: type[T]) -> T:
         unknown = given.keys() - known_fields(kind)
         if len(unknown) > MAX_UNKNOWN_FIELDS:
             raise ApiError(400, f"{len(unknown)} unknown fields; at most {MAX_UNKNOWN_FIELDS} are ignored")
+        unknown -= check_unread(given, kind)
         value: T = decoder(kind).decode(body)
     except msgspec.ValidationError as error:
         raise explain(error) from None
@@ -105,6 +119,19 @@ def parse(body: bytes, kind: type[T]) -> T:
     if unknown:
         log.warning("unknown fields ignored", extra={"fields": [name[:64] for name in sorted(unknown)[:8]]})
     return value
+
+
+def check_unread(given: Mapping[str, msgspec.Raw], kind: type[msgspec.Struct]) -> frozenset[str]:
+    """Refuses fields that ask for what is not supported; returns those that are known to change nothing."""
+    fields = UNREAD_FIELDS.get(kind, {})
+    unread = frozenset(given.keys() & fields.keys())
+    for name in sorted(unread):
+        field = fields[name]
+        if not field.accepts(msgspec.json.decode(given[name])):
+            only = f"; accepted: {msgspec.json.encode(field.accepted).decode()[1:-1]}" if field.accepted else ""
+            message = f"{name} is not supported: {field.reason}{only}"
+            raise ApiError(400, message, param=name, code="unsupported_parameter")
+    return unread
 
 
 @lru_cache

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from firesteel.server.http.errors import RETRY_S, ApiError, note_error
-from firesteel.server.http.sse import HEADERS, event
+from firesteel.server.http.sse import HEADERS, error_event
 
 TELL_S = 1.0  # to send errors to clients, and again to those whose requests had to be cancelled
 Fail = Callable[[Exception], None]
@@ -95,7 +95,7 @@ class DrainGuard:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TELL_S):
                     if not started:
-                        await error.response()(scope, receive, send)
+                        await error.response(scope)(scope, receive, send)
                     elif HEADERS[0] in started[0]["headers"]:
-                        body = event(error.body)
+                        body = error_event(error, scope)
                         await send({"type": "http.response.body", "body": body, "more_body": False})

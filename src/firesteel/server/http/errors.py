@@ -1,9 +1,11 @@
-"""Errors of requests as HTTP status and OpenAI's error object."""
+"""Errors of requests as HTTP status and error object: OpenAI's, unless the route's clients read another."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -46,11 +48,31 @@ class ApiError(Exception):
         kind = KINDS.get(self.status, "invalid_request_error")
         return ErrorAnswer(error=ErrorDetail(message=str(self), type=kind, param=self.param, code=self.code))
 
-    def response(self) -> Response:
+    def response(self, scope: Scope) -> Response:
         headers = {"retry-after": str(self.retry_s)} if self.retry_s else {}
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
-        return json_response(self.body, status=self.status, headers=headers)
+        return json_response(shape_of(scope).spell(self, scope), status=self.status, headers=headers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorShape:
+    """The form of errors that the clients of some routes read."""
+
+    spell: Callable[[ApiError, Scope], msgspec.Struct]  # the error object
+    event: str | None = None  # name of the event that ends a stream
+
+
+OPENAI_SHAPE = ErrorShape(spell=lambda error, _: error.body)
+
+
+def set_shape(scope: Scope, shape: ErrorShape) -> None:
+    scope.setdefault("state", {})["error_shape"] = shape
+
+
+def shape_of(scope: Scope) -> ErrorShape:
+    shape: ErrorShape = scope.get("state", {}).get("error_shape", OPENAI_SHAPE)
+    return shape
 
 
 class LibraryPanic(Exception):
@@ -119,12 +141,27 @@ def log_fault(error: Exception) -> None:
         log.error("the server failed on a request", exc_info=error)
 
 
+def explain_route(request: Request, error: Exception) -> Exception:
+    """Returns the error of a path or method that does not exist, with its name; any other error as it is."""
+    if not isinstance(error, HTTPException):
+        return error
+    method, path = request.method, request.url.path[:200]
+    if error.status_code == 404:
+        message = f"unknown path: {method} {path}; /openapi.json lists all paths"
+        return ApiError(404, message, code="unknown_url")
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        message = f"{path} does not support {method}; it supports {allowed}"
+        return ApiError(405, message, code="method_not_supported")
+    return error
+
+
 async def answer_error(request: Request, error: Exception) -> Response:
     """Handles every exception that an endpoint raises."""
     note_error(request.scope, error)
     if isinstance(error, ClientGone):
         return Response(status_code=GONE)
-    response = as_api_error(error).response()
+    response = as_api_error(explain_route(request, error)).response(request.scope)
     if isinstance(error, HTTPException) and error.headers:
         response.headers.update(error.headers)
     return response

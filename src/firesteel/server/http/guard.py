@@ -77,7 +77,7 @@ class RequestGuard:
             await self.app(scope, receive, send)
             return
         note_error(scope, error)
-        response = error.response()
+        response = error.response(scope)
         response.headers["connection"] = "close"  # it may be unclear where the next request begins
         await response(scope, receive, send)
 

@@ -21,17 +21,22 @@ class KeyCheck:
     def is_needed(self) -> bool:
         return bool(self._digests)
 
-    def check(self, authorization: str | None) -> str:
-        """Returns the owner: the place of the key in the list, which reveals nothing of it; empty without keys."""
+    def check(self, authorization: str | None, x_api_key: str | None = None) -> str:
+        """Returns the owner: the place of the key in the list, which reveals nothing of it; empty without keys.
+
+        Either header may hold the key: clients of OpenAI's API send the first, those of Anthropic's the second.
+        """
         if not self.is_needed:
             return ""
-        scheme, _, given = (authorization or "").partition(" ")
-        sent = _digest(given.strip())
-        matches = [hmac.compare_digest(sent, digest) for digest in self._digests]
-        if scheme.lower() != "bearer" or not any(matches):
-            what = "no API key" if not authorization else "a wrong API key"
+        scheme, _, bearer = (authorization or "").partition(" ")
+        sent = [_digest(bearer.strip() if scheme.lower() == "bearer" else ""), _digest((x_api_key or "").strip())]
+        matches = [max(hmac.compare_digest(key, digest) for key in sent) for digest in self._digests]
+        if not any(matches):
+            what = "a wrong API key" if authorization or x_api_key else "no API key"
             raise ApiError(
-                401, f"{what} was sent: this server needs `Authorization: Bearer KEY`", code="invalid_api_key"
+                401,
+                f"{what} was sent: this server needs `Authorization: Bearer KEY` or `x-api-key: KEY`",
+                code="invalid_api_key",
             )
         return str(matches.index(True) + 1)
 

@@ -9,6 +9,8 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from firesteel.server.openai.answers import ErrorAnswer
+
 Endpoint = Callable[[HttpRequest], Awaitable[Response]]
 GENERATES = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 READS = (400, 401, 403, 404, 408, 413, 415)
@@ -26,6 +28,7 @@ class ApiRoute:
     is_open: bool = False  # without the API key
     names: Sequence[str] = ()  # allowed values of the path parameter; empty allows all
     errors: tuple[int, ...] = (401,)
+    failure: type[msgspec.Struct] = ErrorAnswer  # the answer with one of these statuses
     unready: int | None = None  # status of the same answer while no engine is ready
 
     @property

@@ -13,7 +13,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from firesteel.config import ServerConfig
-from firesteel.server.http.errors import ClientGone, as_api_error, log_fault, note_error, panics_as_faults
+from firesteel.server.http.errors import (
+    ApiError,
+    ClientGone,
+    as_api_error,
+    log_fault,
+    note_error,
+    panics_as_faults,
+    shape_of,
+)
 
 LONG_S = 3600.0
 DONE = b"data: [DONE]\n\n"
@@ -28,6 +36,12 @@ _encode = msgspec.json.Encoder().encode
 def event(value: msgspec.Struct, name: str | None = None) -> bytes:
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
     return b"%sdata: %s\n\n" % (head, _encode(value))
+
+
+def error_event(error: ApiError, scope: Scope) -> bytes:
+    """Returns the event that ends a stream with an error."""
+    shape = shape_of(scope)
+    return event(shape.spell(error, scope), shape.event)
 
 
 @asynccontextmanager
@@ -106,18 +120,24 @@ class EventStream(Response):
             if isinstance(error, ClientGone):
                 return
             log_fault(error)
-            await send({"type": "http.response.body", "body": event(as_api_error(error).body), "more_body": True})
+            last = error_event(as_api_error(error), scope)
+            await send({"type": "http.response.body", "body": last, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pass_on(self, send: Send) -> None:
         async with aclosing(self._events) as events:
             async for data in events:
-                if not self._has_begun:
-                    self._has_begun = True
-                    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+                await self._begin(send)
                 self._sending_since = asyncio.get_running_loop().time()
                 await send({"type": "http.response.body", "body": data, "more_body": True})
                 self._sending_since = None
+        await self._begin(send)
+
+    async def _begin(self, send: Send) -> None:
+        """Sends the status before the first event, or at the end of a stream without events."""
+        if not self._has_begun:
+            self._has_begun = True
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
 
     async def _is_stuck(self) -> None:
         """Returns once an event could not be sent for too long: the client does not read."""

@@ -26,7 +26,7 @@ from firesteel.untrusted.printable import escape_line, escape_lines
 
 log = logging.getLogger("firesteel.server")
 # Polled every few seconds: only failures are written.
-QUIET_PATHS = ("/health", "/health/live", "/health/ready", "/ledger", "/metrics")
+QUIET_PATHS = ("/health", "/health/live", "/health/ready", "/ledger", "/load", "/metrics", "/ping")
 _request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 

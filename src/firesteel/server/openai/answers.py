@@ -66,6 +66,15 @@ class MessageAnswer(ApiAnswer, kw_only=True):
     tool_calls: list[ToolCallAnswer] | UnsetType = UNSET
 
 
+class PromptLogprob(ApiAnswer, kw_only=True):
+    logprob: float
+    rank: int | None  # from 1; None: not among the most likely tokens that were asked for
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]  # by token id; None for the first token
+
+
 class ChatChoice(ApiAnswer, kw_only=True):
     index: int
     message: MessageAnswer
@@ -84,6 +93,8 @@ class ChatCompletion(ApiAnswer, kw_only=True):
     usage: Usage
     system_fingerprint: str | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class FunctionDelta(ApiAnswer, kw_only=True):
@@ -123,6 +134,7 @@ class ChatChunk(ApiAnswer, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
 
 
 class CompletionLogprobs(ApiAnswer, kw_only=True):
@@ -142,6 +154,7 @@ class CompletionChoice(ApiAnswer, kw_only=True):
     stop_reason: str | int | None = None
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class Completion(ApiAnswer, kw_only=True):
@@ -157,9 +170,16 @@ class Completion(ApiAnswer, kw_only=True):
 
 
 class Model(ApiAnswer, kw_only=True):
+    """A served model, with the fields of OpenAI's, vLLM's and Anthropic's lists of models."""
+
     id: str
     object: Literal["model"] = "model"
+    type: Literal["model"] = "model"
     created: int
+    created_at: str  # the same time, as text
+    display_name: str
+    max_input_tokens: int
+    max_tokens: int
     root: str
     max_model_len: int
     owned_by: str = "firesteel"
@@ -170,6 +190,9 @@ class Model(ApiAnswer, kw_only=True):
 class ModelList(ApiAnswer, kw_only=True):
     object: Literal["list"] = "list"
     data: list[Model]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool = False
 
 
 class Tokens(ApiAnswer, kw_only=True):

@@ -10,8 +10,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from firesteel.chat.tools import TextRule
 from firesteel.server.openai.limits import (
     MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,
     MAX_MESSAGES,
     MAX_METADATA,
@@ -22,6 +24,7 @@ from firesteel.server.openai.limits import (
     MAX_TOKENS_TO_DECODE,
     MAX_TOOLS,
 )
+from firesteel.server.openai.structured import Choices, GrammarText, Pattern, StructuredOutputs
 
 Temperature = Annotated[float, Meta(ge=0, le=100)]
 Share = Annotated[float, Meta(gt=0, le=1)]
@@ -40,6 +43,7 @@ TopCount = Annotated[int, Meta(ge=0, le=20)]
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 CacheSalt = Annotated[str, Meta(min_length=1, max_length=MAX_SALT_CHARACTERS)]
 Metadata = Annotated[dict[str, str], Meta(max_length=MAX_METADATA)]
+BadWord = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS, pattern=r"\S")]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
@@ -49,6 +53,10 @@ class Body(msgspec.Struct, kw_only=True):
 
 class TextPart(Body, tag_field="type", tag="text"):
     text: str
+
+
+class AssistantTextPart(TextPart):
+    """A text beside refusals, where `type` is needed to tell them apart."""
 
 
 class RefusalPart(Body, tag_field="type", tag="refusal"):
@@ -78,6 +86,10 @@ class CalledFunction(Body):
     arguments: str
 
 
+class CalledWithText(CalledFunction):
+    """A call whose argument is plain text. Only other endpoints create it, never a chat request."""
+
+
 class ToolCall(Body):
     id: str
     function: CalledFunction
@@ -85,7 +97,7 @@ class ToolCall(Body):
 
 
 class AssistantMessage(Body, tag_field="role", tag="assistant"):
-    content: str | list[TextPart | RefusalPart] | None = None
+    content: str | list[AssistantTextPart | RefusalPart] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # another name for the same
     tool_calls: list[ToolCall] | None = None
@@ -110,6 +122,12 @@ class FunctionSpec(Body):
     strict: bool | None = None
 
 
+class TextFunctionSpec(FunctionSpec, kw_only=True):
+    """A function whose argument is plain text. Only other endpoints create it, never a chat request."""
+
+    text: TextRule
+
+
 class ToolSpec(Body):
     function: FunctionSpec
     type: Literal["function"] = "function"
@@ -122,9 +140,22 @@ class NamedFunction(Body):
     name: Name
 
 
-class NamedChoice(Body):
+class NamedChoice(Body, tag_field="type", tag="function"):
+    function: NamedFunction
+
+
+class AllowedFunction(Body):
     function: NamedFunction
     type: Literal["function"] = "function"
+
+
+class AllowedFunctions(Body):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedFunction], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedChoice(Body, tag_field="type", tag="allowed_tools"):
+    allowed_tools: AllowedFunctions
 
 
 class TextFormat(Body, tag_field="type", tag="text"):
@@ -181,6 +212,18 @@ class GenerationRequest(Body, kw_only=True):
     cache_prompt: bool | None = None
     cache_salt: CacheSalt | None = None
     user: str | None = None
+    response_format: AnswerFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | SomeText | None = None  # older names of the same
+    guided_regex: Pattern | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: GrammarText | None = None
+    guided_whitespace_pattern: Pattern | None = None
+    bad_words: Annotated[list[BadWord], Meta(max_length=MAX_BAD_WORDS)] | None = None
+    prompt_logprobs: TopCount | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    return_tokens_as_token_ids: bool | None = None
+    request_id: Annotated[str, Meta(pattern=r"^[\w.:-]{1,128}$")] | None = None
 
 
 class TemplateOptions(Body):
@@ -196,9 +239,12 @@ class ChatRequest(GenerationRequest, kw_only=True):
     include_reasoning: bool | None = None
     chat_template_kwargs: TemplateOptions | None = None
     tools: Tools | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | AllowedChoice | None = None
     parallel_tool_calls: bool | None = None
-    response_format: AnswerFormat | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    echo: bool | None = None  # the message that is continued is part of the answer
+    return_prompt_text: bool | None = None
     store: bool | None = None
     metadata: Metadata | None = None
 
@@ -208,6 +254,8 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None  # 0: the prompt alone, echoed and scored
     logprobs: TopCount | None = None
     echo: bool | None = None
+    skip_special_tokens: bool | None = None
+    truncation_side: Literal["left", "right"] | None = None
     suffix: str | None = None
     best_of: Count | None = None
 
@@ -218,6 +266,8 @@ class TokenizeRequest(Body):
     messages: Messages | None = None
     tools: Tools | None = None
     reasoning_effort: Effort | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     return_token_strs: bool | None = None
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType, field
 
 from firesteel.server.openai.answers import ApiAnswer, TokenLogprob
-from firesteel.server.responses.schema import (
-    FunctionTool,
-    ItemStatus,
-    Phase,
-    Reasoning,
-    TextOptions,
-    ToolChoice,
-)
+from firesteel.server.responses.schema import ItemStatus, Phase, Reasoning, TextOptions, ToolChoice
+from firesteel.server.responses.tool_schema import ShownTool
 
 ResponseStatus = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
 
@@ -51,9 +46,21 @@ class FunctionCallItem(ApiAnswer, tag_field="type", tag="function_call"):
     call_id: str
     name: str
     arguments: str
+    namespace: str | UnsetType = UNSET
 
 
-OutputItem = MessageItem | ReasoningItem | FunctionCallItem
+class CustomCallItem(ApiAnswer, tag_field="type", tag="custom_tool_call"):
+    """A call whose argument is plain text."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    input: str
+    namespace: str | UnsetType = UNSET
+
+
+OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CustomCallItem
 
 
 class InputDetails(ApiAnswer):
@@ -87,7 +94,7 @@ class Response(ApiAnswer):
     created_at: int
     model: str
     status: ResponseStatus
-    tools: list[FunctionTool]
+    tools: Sequence[ShownTool]
     tool_choice: ToolChoice
     text: TextOptions
     reasoning: Reasoning
@@ -110,6 +117,11 @@ class Response(ApiAnswer):
     service_tier: str = "default"
     usage: ResponseUsage | None = None
     user: str | None = None
+
+
+class InputTokens(ApiAnswer):
+    input_tokens: int
+    object: Literal["response.input_tokens"] = "response.input_tokens"
 
 
 class DeletedResponse(ApiAnswer):
@@ -171,3 +183,9 @@ class ArgumentsDoneEvent(Event):
     item_id: str
     output_index: int
     arguments: str
+
+
+class InputDoneEvent(Event):
+    item_id: str
+    output_index: int
+    input: str

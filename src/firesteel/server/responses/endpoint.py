@@ -1,63 +1,34 @@
-"""The endpoints under /v1/responses: create (whole, streamed or in the background), get, delete, cancel."""
+"""The endpoints under /v1/responses: create (whole, streamed or in the background), get, delete, cancel, count."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 
-import msgspec
+from starlette.datastructures import QueryParams
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response as HttpResponse
 
 from firesteel.server.chat.answer import spell_all
-from firesteel.server.chat.endpoint import Chat, ChatTurn
-from firesteel.server.generate.choice import Choice, ChoicePiece
+from firesteel.server.chat.endpoint import Chat
+from firesteel.server.generate.choice import ChoicePiece
 from firesteel.server.http.body import MIB, read_body
-from firesteel.server.http.errors import (
-    ApiError,
-    as_api_error,
-    json_response,
-    log_fault,
-    note_error,
-    panics_as_faults,
-)
+from firesteel.server.http.errors import ApiError, json_response, note_error, panics_as_faults
 from firesteel.server.http.keys import owner_of
-from firesteel.server.http.route import GENERATES, ApiRoute
+from firesteel.server.http.route import GENERATES, READS, ApiRoute
 from firesteel.server.http.sse import Computed, EventStream, event, while_client_waits
 from firesteel.server.observe.access_log import LogEntry, entry_of
-from firesteel.server.openai.answers import TokenLogprob
-from firesteel.server.openai.requests import TextFormat
-from firesteel.server.responses.answers import (
-    DeletedResponse,
-    Event,
-    InputDetails,
-    InputItemList,
-    OutputDetails,
-    Response,
-    ResponseUsage,
-)
+from firesteel.server.openai.answers import ErrorAnswer, TokenLogprob
+from firesteel.server.responses.answers import DeletedResponse, Event, InputItemList, InputTokens, Response
+from firesteel.server.responses.background import BackgroundRuns, note_failure
 from firesteel.server.responses.input import as_chat, check_supported, read_items
-from firesteel.server.responses.output import ResponseWriter, new_name
-from firesteel.server.responses.schema import Item, Reasoning, ResponseRequest, TextOptions
+from firesteel.server.responses.job import ResponseJob, count_usage, describe, name_field
+from firesteel.server.responses.output import ResponseWriter
+from firesteel.server.responses.replay import replay
+from firesteel.server.responses.schema import InputTokensRequest, Item, ResponseRequest
 from firesteel.server.responses.store import ResponseStore, Stored, complete_items, list_items
+from firesteel.server.responses.toolbox import open_toolbox
 from firesteel.server.service import Service
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseJob:
-    """A response to generate."""
-
-    turn: ChatTurn
-    owner: str  # who asked for it
-    writer: ResponseWriter
-    stored: Stored | None  # None if it is not kept
-
-    @property
-    def choice(self) -> Choice:
-        """The only choice of the turn."""
-        return self.turn.choices[0]
 
 
 class Responses:
@@ -65,7 +36,7 @@ class Responses:
         self.service = service
         self.chat = chat
         self.store = ResponseStore(int(service.config.server.response_store_mib * MIB))
-        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}  # background responses, by owner and name
+        self.background = BackgroundRuns(service, self.keep)
 
     def routes(self) -> list[ApiRoute]:
         path, known = "/v1/responses/{name}", (401, 404)
@@ -79,7 +50,30 @@ class Responses:
                 streams=True,
                 errors=GENERATES,
             ),
-            ApiRoute(path=path, answer=self.find, says="A stored response", gives=Response, errors=(400, *known)),
+            ApiRoute(
+                path="/v1/responses/input_tokens",
+                answer=self.count_input,
+                says="Count the input tokens of a response",
+                takes=InputTokensRequest,
+                gives=InputTokens,
+                errors=READS,
+            ),
+            ApiRoute(
+                path="/v1/responses/compact",
+                verb="POST",
+                answer=self.refuse_compaction,
+                says="Compaction, which is not available",
+                gives=ErrorAnswer,
+                errors=(400, 401),
+            ),
+            ApiRoute(
+                path=path,
+                answer=self.find,
+                says="A stored response",
+                gives=Response,
+                streams=True,
+                errors=(400, *known),
+            ),
             ApiRoute(
                 path=path,
                 verb="DELETE",
@@ -111,32 +105,65 @@ class Responses:
         async with while_client_waits(request.receive):
             job = await self.prepare(asked, entry_of(request.scope), owner_of(request.scope))
         if asked.background:
-            return self.start(job)
+            self.background.start(job)
+            return EventStream(job.log.follow(), config) if asked.stream else json_response(job.writer.response)
         if asked.stream:
             return EventStream(self.stream(job, request), config)
         return Computed(lambda: self.whole(job), config)
 
     async def prepare(self, asked: ResponseRequest, entry: LogEntry, owner: str) -> ResponseJob:
         check_supported(asked)
-        given = read_items(asked)
-        history: list[Item] = []
-        if asked.previous_response_id is not None:
-            previous = self.store.find_previous(asked.previous_response_id, owner)
-            if previous.response.status in ("queued", "in_progress"):
-                raise ApiError(400, "that response is still being generated", param="previous_response_id")
-            history = previous.conversation()
+        given, history = self.read_input(asked, owner)
+        toolbox = open_toolbox(asked, [*history, *given])
         try:
-            turn = await self.chat.prepare(as_chat(asked, [*history, *given]), entry, owner)
+            turn = await self.chat.prepare(as_chat(asked, [*history, *given], toolbox), entry, owner)
         except ApiError as error:
-            raise name_field(error) from None
-        response = describe(asked, turn, created=self.service.now())
-        stored = Stored(response, history, complete_items(given), owner) if response.store else None
-        wants_logprobs = bool(turn.asked.logprobs)
-        return ResponseJob(
+            raise name_field(error, toolbox) from None
+        response = describe(asked, turn, toolbox, created=self.service.now())
+        spell = self.spell if turn.asked.logprobs else None
+        job = ResponseJob(
             turn=turn,
             owner=owner,
-            stored=stored,
-            writer=ResponseWriter(response, self.spell if wants_logprobs else None),
+            stored=Stored(response, history, complete_items(given), owner) if response.store else None,
+            writer=ResponseWriter(response, spell, toolbox),
+        )
+        if job.stored is not None and asked.background:
+            job.stored.log = job.log
+        return job
+
+    def read_input(self, asked: ResponseRequest, owner: str) -> tuple[list[Item], list[Item]]:
+        """Returns the items of the request, references resolved, and those of earlier responses."""
+        given = [
+            self.store.find_item(item.id or "", owner, f"input[{number}].id")
+            if item.type == "item_reference"
+            else item
+            for number, item in enumerate(read_items(asked))
+        ]
+        if asked.previous_response_id is None:
+            return given, []
+        previous = self.store.find_previous(asked.previous_response_id, owner)
+        if previous.response.status in ("queued", "in_progress"):
+            raise ApiError(400, "that response is still being generated", param="previous_response_id")
+        return given, previous.conversation()
+
+    async def count_input(self, request: HttpRequest) -> HttpResponse:
+        asked = await read_body(request, InputTokensRequest, self.service.config.server)
+        self.service.check_model(asked.model)
+        check_supported(asked)
+        given, history = self.read_input(asked, owner_of(request.scope))
+        toolbox = open_toolbox(asked, [*history, *given])
+        try:
+            messages = await self.chat.render(as_chat(asked, [*history, *given], toolbox))
+            prompt = await self.service.encode_chat(messages)
+        except ApiError as error:
+            raise name_field(error, toolbox) from None
+        return json_response(InputTokens(input_tokens=len(prompt)))
+
+    async def refuse_compaction(self, request: HttpRequest) -> HttpResponse:
+        raise ApiError(
+            400,
+            "compaction is not available here: send a shorter input, such as a summary that the model wrote",
+            code="unsupported_operation",
         )
 
     def spell(self, piece: ChoicePiece) -> list[TokenLogprob]:
@@ -166,51 +193,26 @@ class Responses:
             if not is_begun:
                 raise
             note_error(request.scope, error)
-            last = self.note_failure(writer, error)
+            last = note_failure(writer, error)
         self.keep(job)
         for new in last:
             yield event(new, new.type)
-
-    def start(self, job: ResponseJob) -> HttpResponse:
-        """Starts the response in the background; the answer holds its id and status only."""
-        response = job.writer.response
-        self.service.check_ready()
-        self.service.admission.check_room()
-        self.keep(job)
-        name = (job.owner, response.id)
-        task = self._tasks[name] = asyncio.create_task(self.work(job))
-        task.add_done_callback(lambda _: self._tasks.pop(name, None))
-        return json_response(response)
-
-    async def work(self, job: ResponseJob) -> None:
-        try:
-            with panics_as_faults():
-                async with asyncio.timeout(self.service.config.server.request_timeout_s or None):
-                    await self.whole(job)
-        except Exception as error:
-            self.note_failure(job.writer, error)
-            self.keep(job)
-        except asyncio.CancelledError:
-            job.writer.cancel()
-            self.keep(job)
-
-    def note_failure(self, writer: ResponseWriter, error: Exception) -> list[Event]:
-        log_fault(error)
-        shown = as_api_error(error)
-        return writer.fail(shown.code or "server_error", str(shown))
 
     def keep(self, job: ResponseJob) -> None:
         if job.stored is not None:
             self.store.put(job.stored)
 
     async def find(self, request: HttpRequest) -> HttpResponse:
-        if request.query_params.get("stream", "").lower() == "true":
-            raise ApiError(400, "a stored response cannot be streamed", param="stream")
-        return json_response(self.store.get(request.path_params["name"], owner_of(request.scope)).response)
+        stored = self.store.get(request.path_params["name"], owner_of(request.scope))
+        begin = read_start(request.query_params)
+        if begin is None:
+            return json_response(stored.response)
+        events = send_all(replay(stored.response)[begin:]) if stored.log is None else stored.log.follow(begin)
+        return EventStream(events, self.service.config.server)
 
     async def delete(self, request: HttpRequest) -> HttpResponse:
         name, owner = request.path_params["name"], owner_of(request.scope)
-        await self.end(name, owner)
+        await self.background.end(name, owner)
         self.store.delete(name, owner)
         return json_response(DeletedResponse(id=name))
 
@@ -219,67 +221,28 @@ class Responses:
         stored = self.store.get(name, owner)
         if not stored.response.background:
             raise ApiError(400, "only a background response can be cancelled; close a stream instead")
-        await self.end(name, owner)
+        await self.background.end(name, owner)
         return json_response(stored.response)
-
-    async def end(self, name: str, owner: str) -> None:
-        task = self._tasks.get((owner, name))
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
 
     async def list_input(self, request: HttpRequest) -> HttpResponse:
         stored = self.store.get(request.path_params["name"], owner_of(request.scope))
         return json_response(list_items([*stored.history, *stored.given], request.query_params))
 
 
-def name_field(error: ApiError) -> ApiError:
-    """Renames the field of a chat request to its name in a response request."""
-    if error.param is not None:
-        error.param = (
-            error.param.replace("messages", "input")
-            .replace(".function.", ".")
-            .replace("tool_call_id", "call_id")
-            .replace("response_format.json_schema", "text.format")
-            .replace("response_format", "text.format")
-        )
-    return error
+def read_start(query: QueryParams) -> int | None:
+    """Returns the number of the first event that a client wants, or None if it wants no stream."""
+    after = query.get("starting_after")
+    if query.get("stream", "").lower() != "true":
+        if after is not None:
+            raise ApiError(400, "starting_after needs stream=true", param="starting_after")
+        return None
+    if after is None:
+        return 0
+    if not (after.isascii() and after.isdigit() and len(after) < 10):
+        raise ApiError(400, "starting_after must be the sequence number of an event", param="starting_after")
+    return int(after) + 1
 
 
-def describe(asked: ResponseRequest, turn: ChatTurn, *, created: int) -> Response:
-    """Returns the response before anything is generated: the request's fields and the defaults that apply."""
-    params = turn.params
-    reasoning, text = asked.reasoning or Reasoning(), asked.text or TextOptions()
-    return Response(
-        id=new_name("resp"),
-        created_at=created,
-        model=turn.model,
-        status="in_progress",
-        tools=asked.tools or [],
-        tool_choice=asked.tool_choice or "auto",
-        text=msgspec.structs.replace(text, format=text.format or TextFormat()),
-        reasoning=msgspec.structs.replace(reasoning, effort=reasoning.effort or "medium"),
-        parallel_tool_calls=asked.parallel_tool_calls is not False,
-        store=asked.store is not False,
-        temperature=params.temperature,
-        top_p=params.top_p,
-        top_logprobs=asked.top_logprobs or 0,
-        truncation=asked.truncation or "disabled",
-        background=bool(asked.background),
-        instructions=asked.instructions,
-        max_output_tokens=asked.max_output_tokens,
-        max_tool_calls=asked.max_tool_calls,
-        metadata=asked.metadata or {},
-        previous_response_id=asked.previous_response_id,
-        user=asked.user,
-    )
-
-
-def count_usage(choice: Choice) -> ResponseUsage:
-    return ResponseUsage(
-        input_tokens=choice.num_prompt,
-        input_tokens_details=InputDetails(cached_tokens=choice.num_cached),
-        output_tokens=choice.num_output,
-        output_tokens_details=OutputDetails(reasoning_tokens=choice.num_reasoning),
-        total_tokens=choice.num_prompt + choice.num_output,
-    )
+async def send_all(events: Sequence[Event]) -> AsyncGenerator[bytes, None]:
+    for each in events:
+        yield event(each, each.type)

@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from firesteel.server.chat.turns import ConversationBuilder
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai import requests as chat
 from firesteel.server.openai.limits import MAX_MESSAGES
 from firesteel.server.responses.schema import (
     AllowedTools,
+    CustomChoice,
     FunctionChoice,
-    FunctionTool,
     Item,
     Part,
     Refusal,
     ResponseRequest,
     SchemaFormat,
 )
+from firesteel.server.responses.toolbox import Toolbox, flatten
 
-NEEDED = {
+NEEDED: dict[str, tuple[str, ...]] = {
     "message": ("role", "content"),
     "reasoning": (),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
+    "custom_tool_call": ("call_id", "name", "input"),
+    "custom_tool_call_output": ("call_id", "output"),
+    "item_reference": ("id",),
+    "additional_tools": ("tools",),
+}
+RESULTS = ("function_call_output", "custom_tool_call_output")
+CALLS = ("function_call", "custom_tool_call")
+# Fields of all requests for text that a response does not have: a value that asks for nothing, and what to do.
+REFUSED: dict[str, tuple[object, str]] = {
+    "max_tokens": (None, "use max_output_tokens"),
+    "n": (1, "a response has one answer: send the request again for another"),
+    "return_token_ids": (False, "responses have no token ids: use /v1/chat/completions"),
+    "return_tokens_as_token_ids": (False, "responses have no token ids: use /v1/chat/completions"),
+    "prompt_logprobs": (None, "responses have none of the prompt: use /v1/chat/completions"),
+    "response_format": (None, "use text.format"),
+    "request_id": (None, "a response gets its own id; the header x-request-id names a request in the log"),
 }
 SPEAKERS: dict[str, Callable[..., chat.ChatMessage]] = {
     "system": chat.SystemMessage,
@@ -52,15 +70,14 @@ def check_supported(asked: ResponseRequest) -> None:
         raise ApiError(400, "conversations are not stored here: use previous_response_id", param="conversation")
     if asked.prompt is not None:
         raise ApiError(400, "prompt templates are not stored here: use instructions and input", param="prompt")
-    if asked.background and asked.stream:
-        raise ApiError(
-            400, "background and stream cannot be combined: set one of them to false", param="background"
-        )
+    for name, (harmless, cure) in REFUSED.items():
+        if getattr(asked, name) not in (None, harmless):
+            raise ApiError(400, f"{name} is not a field of responses: {cure}", param=name)
     if asked.background and asked.store is False:
         raise ApiError(400, "a background response must be stored to be retrieved: set store = true", param="store")
 
 
-def as_chat(asked: ResponseRequest, history: Sequence[Item]) -> chat.ChatRequest:
+def as_chat(asked: ResponseRequest, history: Sequence[Item], toolbox: Toolbox) -> chat.ChatRequest:
     """Builds the chat request; `history` is all items, those of earlier responses first."""
     if len(history) > MAX_MESSAGES:
         raise ApiError(
@@ -73,23 +90,20 @@ def as_chat(asked: ResponseRequest, history: Sequence[Item]) -> chat.ChatRequest
         messages.append(chat.DeveloperMessage(content=asked.instructions))
     messages += read_messages(drop_earlier_reasoning(history))
     wants_logprobs = LOGPROBS in (asked.include or ())
-    return chat.ChatRequest(
-        model=asked.model,
-        messages=messages,
-        max_completion_tokens=asked.max_output_tokens,
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        seed=asked.seed,
-        stream=asked.stream,
-        reasoning_effort=asked.reasoning.effort if asked.reasoning else None,
-        logprobs=wants_logprobs,
-        top_logprobs=asked.top_logprobs if wants_logprobs else None,
-        tools=[as_chat_tool(tool) for tool in choose_tools(asked)] or None,
-        tool_choice=as_chat_choice(asked),
-        parallel_tool_calls=asked.parallel_tool_calls,
-        response_format=as_chat_format(asked),
-        cache_salt=asked.cache_salt,
-    )
+    translated: dict[str, Any] = {
+        "messages": messages,
+        "max_completion_tokens": asked.max_output_tokens,
+        "reasoning_effort": asked.reasoning.effort if asked.reasoning else None,
+        "logprobs": wants_logprobs,
+        "top_logprobs": asked.top_logprobs if wants_logprobs else None,
+        "tools": [tool.spec for tool in toolbox.offered] or None,
+        "tool_choice": as_chat_choice(asked),
+        "parallel_tool_calls": asked.parallel_tool_calls,
+        "response_format": as_chat_format(asked),
+        "stream_options": None,  # its fields are not those of chats
+    }
+    shared = chat.GenerationRequest.__struct_fields__
+    return chat.ChatRequest(**{name: getattr(asked, name) for name in shared} | translated)
 
 
 def drop_earlier_reasoning(items: Sequence[Item]) -> list[Item]:
@@ -100,43 +114,26 @@ def drop_earlier_reasoning(items: Sequence[Item]) -> list[Item]:
 
 
 def read_messages(items: Sequence[Item]) -> list[chat.ChatMessage]:
-    """Joins consecutive items of the assistant into one message, as far as it can hold them in their order."""
-    messages: list[chat.ChatMessage] = []
-    open_message: chat.AssistantMessage | None = None
+    conversation = ConversationBuilder()
     for item in items:
-        if item.type == "function_call_output":
-            messages.append(chat.ToolMessage(content=text_of(item.output), tool_call_id=item.call_id))
-            open_message = None
+        if item.type in RESULTS:
+            conversation.add(chat.ToolMessage(content=text_of(item.output), tool_call_id=item.call_id))
         elif item.type == "message" and item.role != "assistant":
-            messages.append(SPEAKERS[item.role or "user"](content=text_of(item.content)))
-            open_message = None
-        else:
-            if open_message is None or not has_room(open_message, item):
-                open_message = chat.AssistantMessage()
-                messages.append(open_message)
-            add(open_message, item)
-    return messages
+            conversation.add(SPEAKERS[item.role or "user"](content=text_of(item.content)))
+        elif item.type == "message":
+            conversation.add_content(text_of(item.content))
+        elif item.type == "reasoning":
+            conversation.add_reasoning(text_of(item.content))
+        elif item.type in CALLS:
+            conversation.add_call(chat.ToolCall(id=item.call_id or "", function=as_chat_call(item)))
+    return conversation.messages
 
 
-def has_room(message: chat.AssistantMessage, item: Item) -> bool:
-    """Returns whether the item may follow: a message holds its reasoning, then its content, then its calls."""
-    if item.type == "function_call":
-        return True
-    if item.type == "message":
-        return message.content is None and message.tool_calls is None
-    return message.reasoning is None and message.content is None and message.tool_calls is None
-
-
-def add(message: chat.AssistantMessage, item: Item) -> None:
-    match item.type:
-        case "reasoning":
-            message.reasoning = text_of(item.content)
-        case "message":
-            message.content = text_of(item.content)
-        case "function_call":
-            function = chat.CalledFunction(name=item.name or "", arguments=item.arguments or "")
-            message.tool_calls = message.tool_calls or []
-            message.tool_calls.append(chat.ToolCall(id=item.call_id or "", function=function))
+def as_chat_call(item: Item) -> chat.CalledFunction:
+    name = flatten(item.name or "", item.namespace)
+    if item.type == "custom_tool_call":
+        return chat.CalledWithText(name=name, arguments=item.input or "")
+    return chat.CalledFunction(name=name, arguments=item.arguments or "")
 
 
 def text_of(content: str | Sequence[Part] | None) -> str:
@@ -145,27 +142,10 @@ def text_of(content: str | Sequence[Part] | None) -> str:
     return "".join(part.refusal if isinstance(part, Refusal) else part.text for part in content)
 
 
-def choose_tools(asked: ResponseRequest) -> list[FunctionTool]:
-    tools = asked.tools or []
-    if not isinstance(asked.tool_choice, AllowedTools):
-        return tools
-    names = {tool.name for tool in asked.tool_choice.tools}
-    if unknown := names - {tool.name for tool in tools}:
-        raise ApiError(400, f"tool_choice allows {unknown.pop()}, which is not in tools", param="tool_choice")
-    return [tool for tool in tools if tool.name in names]
-
-
-def as_chat_tool(tool: FunctionTool) -> chat.ToolSpec:
-    function = chat.FunctionSpec(
-        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
-    )
-    return chat.ToolSpec(function=function)
-
-
 def as_chat_choice(asked: ResponseRequest) -> Literal["none", "auto", "required"] | chat.NamedChoice | None:
     match asked.tool_choice:
-        case FunctionChoice() as choice:
-            return chat.NamedChoice(function=chat.NamedFunction(name=choice.name))
+        case FunctionChoice() | CustomChoice() as choice:
+            return chat.NamedChoice(function=chat.NamedFunction(name=flatten(choice.name, choice.namespace)))
         case AllowedTools() as choice:
             return choice.mode
         case word:

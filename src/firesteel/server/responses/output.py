@@ -6,22 +6,23 @@ Whole answers are built from the same events as streams, so both are equal.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from firesteel.chat.message import Begin, Delta, End, TextDelta
+from firesteel.chat.message import Begin, End, TextDelta, join_texts
 from firesteel.server.generate.choice import ChoicePiece
 from firesteel.server.openai.answers import TokenLogprob
 from firesteel.server.responses.answers import (
     ArgumentsDoneEvent,
+    CustomCallItem,
     DeltaEvent,
     Event,
     FunctionCallItem,
     IncompleteDetails,
+    InputDoneEvent,
     ItemEvent,
     MessageItem,
     OutputItem,
@@ -36,6 +37,7 @@ from firesteel.server.responses.answers import (
     TextDoneEvent,
 )
 from firesteel.server.responses.schema import ItemStatus, Phase
+from firesteel.server.responses.toolbox import OfferedTool, Toolbox
 
 Spell = Callable[[ChoicePiece], list[TokenLogprob]]
 
@@ -47,10 +49,14 @@ def new_name(kind: str) -> str:
 class OpenItem:
     """An item that is being written."""
 
-    def __init__(self, begin: Begin, place: int) -> None:
+    def __init__(self, begin: Begin, place: int, tool: OfferedTool | None) -> None:
+        """`tool` is the one that a call names; None if the model made up a name."""
         self.begin = begin
         self.place = place  # index in the output
-        self.name = new_name({"reasoning": "rs", "content": "msg", "tool_call": "fc"}[begin.kind])
+        self.tool = tool
+        self.is_custom = tool is not None and tool.is_custom
+        kind = "custom" if self.is_custom else begin.kind
+        self.name = new_name({"reasoning": "rs", "content": "msg", "tool_call": "fc", "custom": "ctc"}[kind])
         self.text = ""
         self.logprobs: list[TokenLogprob] = []
 
@@ -64,13 +70,7 @@ class OpenItem:
         begin, is_begun = self.begin, status != "in_progress"
         match begin.kind:
             case "tool_call":
-                return FunctionCallItem(
-                    id=self.name,
-                    status=status,
-                    call_id=begin.call_id or "",
-                    name=begin.name or "",
-                    arguments=self.text if is_begun else "",
-                )
+                return self._call(status, self.text if is_begun else "")
             case "reasoning":
                 reasoning = [ReasoningTextPart(text=self.text)] if is_begun else []
                 return ReasoningItem(id=self.name, status=status, content=reasoning)
@@ -78,13 +78,27 @@ class OpenItem:
         phase: Phase = "commentary" if begin.channel == "commentary" else "final_answer"
         return MessageItem(id=self.name, status=status, content=content, phase=phase)
 
+    def _call(self, status: ItemStatus, text: str) -> FunctionCallItem | CustomCallItem:
+        tool, begin = self.tool, self.begin
+        fields: dict[str, Any] = {
+            "id": self.name,
+            "status": status,
+            "call_id": begin.call_id or "",
+            "name": (begin.name or "") if tool is None else tool.name,
+            "namespace": UNSET if tool is None else tool.namespace or UNSET,
+        }
+        if self.is_custom:
+            return CustomCallItem(**fields, input=text)
+        return FunctionCallItem(**fields, arguments=text)
+
 
 class ResponseWriter:
     """Writes one response. Each method returns the events that follow the earlier ones, in order."""
 
-    def __init__(self, response: Response, spell: Spell | None = None) -> None:
+    def __init__(self, response: Response, spell: Spell | None = None, toolbox: Toolbox | None = None) -> None:
         """`spell` returns the logprobs of a piece's text; None if they were not requested."""
         self.response = response
+        self._toolbox = toolbox or Toolbox()
         self._spell = spell
         self._begun: Begin | None = None  # a part without text so far: it may stay empty
         self._open: OpenItem | None = None
@@ -131,16 +145,19 @@ class ResponseWriter:
         self._emit(ResponseEvent, "response.failed", response=replace(self.response))
         return self._take()
 
-    def cancel(self) -> None:
+    def cancel(self) -> list[Event]:
         self._close("incomplete")
         self.response.status = "cancelled"
+        self._emit(ResponseEvent, "response.cancelled", response=replace(self.response))
+        return self._take()
 
     def _end_status(self, piece: ChoicePiece) -> ItemStatus:
         return "incomplete" if piece.finish_reason == "length" else "completed"
 
     def _start(self) -> OpenItem:
         assert self._begun is not None
-        item = self._open = OpenItem(self._begun, len(self.response.output))
+        tool = self._toolbox.find(self._begun.name or "")
+        item = self._open = OpenItem(self._begun, len(self.response.output), tool)
         self._begun = None
         self._emit(ItemEvent, "response.output_item.added", output_index=item.place, item=item.item("in_progress"))
         if item.begin.kind != "tool_call":
@@ -153,7 +170,8 @@ class ResponseWriter:
         place: dict[str, Any] = {"item_id": item.name, "output_index": item.place, "delta": text}
         match item.begin.kind:
             case "tool_call":
-                self._emit(DeltaEvent, "response.function_call_arguments.delta", **place)
+                kind = "custom_tool_call_input" if item.is_custom else "function_call_arguments"
+                self._emit(DeltaEvent, f"response.{kind}.delta", **place)
             case "reasoning":
                 self._emit(DeltaEvent, "response.reasoning_text.delta", content_index=0, **place)
             case "content":
@@ -165,7 +183,9 @@ class ResponseWriter:
         if item is None:
             return
         place: dict[str, Any] = {"item_id": item.name, "output_index": item.place}
-        if item.begin.kind == "tool_call":
+        if item.is_custom:
+            self._emit(InputDoneEvent, "response.custom_tool_call_input.done", input=item.text, **place)
+        elif item.begin.kind == "tool_call":
             self._emit(ArgumentsDoneEvent, "response.function_call_arguments.done", arguments=item.text, **place)
         else:
             is_content = item.begin.kind == "content"
@@ -206,13 +226,3 @@ class ResponseWriter:
     def _take(self) -> list[Event]:
         taken, self._events = self._events, []
         return taken
-
-
-def join_texts(deltas: Sequence[Delta]) -> Iterator[Delta]:
-    """Joins consecutive texts: what arrived together is sent together."""
-    for is_text, group in groupby(deltas, lambda delta: isinstance(delta, TextDelta)):
-        if is_text:
-            texts = [delta for delta in group if isinstance(delta, TextDelta)]
-            yield TextDelta(index=texts[0].index, text="".join(delta.text for delta in texts))
-        else:
-            yield from group

@@ -8,25 +8,33 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from firesteel.server.openai.limits import MAX_MESSAGES, MAX_TOOLS
 from firesteel.server.openai.requests import (
     Body,
-    CacheSalt,
     Count,
     Effort,
+    GenerationRequest,
     JsonFormat,
     Metadata,
     Name,
-    Seed,
-    Share,
-    Temperature,
+    StreamOptions,
     TextFormat,
     TopCount,
 )
+from firesteel.server.responses.tool_schema import SomeTools, ToolKind
 
-ItemKind = Literal["message", "reasoning", "function_call", "function_call_output"]
+ItemKind = Literal[
+    "message",
+    "reasoning",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "item_reference",
+    "additional_tools",
+]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Phase = Literal["commentary", "final_answer"]
 Included = Literal[
@@ -69,7 +77,7 @@ Part = InputText | OutputText | ReasoningText | SummaryText | PlainText | Refusa
 
 
 class Item(Body):
-    """A message, reasoning, a function call or its result."""
+    """A message, reasoning, a call or its result, the id of a stored item, or further tools."""
 
     type: ItemKind = "message"
     id: str | None = None
@@ -81,25 +89,29 @@ class Item(Body):
     encrypted_content: str | None = None  # of reasoning; never created here, so never read
     call_id: str | None = None  # of a call or a result
     name: Name | None = None  # of a call
-    arguments: str | None = None  # of a call
+    namespace: Name | None = None  # of a call
+    arguments: str | None = None  # of a call of a function
+    input: str | None = None  # of a call of a custom tool
     output: str | list[Part] | None = None  # of a result
-
-
-class FunctionTool(Body):
-    name: Name
-    type: Literal["function"] = "function"
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+    tools: SomeTools | None = None  # of additional_tools
 
 
 class FunctionChoice(Body, tag_field="type", tag="function"):
     name: Name
+    namespace: Name | None = None
+
+
+class CustomChoice(Body, tag_field="type", tag="custom"):
+    name: Name
+    namespace: Name | None = None
 
 
 class AllowedTool(Body):
-    name: Name
-    type: Literal["function"] = "function"
+    """A function or a custom tool; hosted tools have no name."""
+
+    name: Name | None = None
+    namespace: Name | None = None
+    type: ToolKind = "function"
 
 
 class AllowedTools(Body, tag_field="type", tag="allowed_tools"):
@@ -107,7 +119,7 @@ class AllowedTools(Body, tag_field="type", tag="allowed_tools"):
     tools: Annotated[list[AllowedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
 
 
-ToolChoice = Literal["none", "auto", "required"] | FunctionChoice | AllowedTools
+ToolChoice = Literal["none", "auto", "required"] | FunctionChoice | CustomChoice | AllowedTools
 
 
 class SchemaFormat(Body, tag_field="type", tag="json_schema"):
@@ -128,37 +140,39 @@ class Reasoning(Body):
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class ResponseStreamOptions(Body):
+class ResponseStreamOptions(StreamOptions):
     include_obfuscation: bool | None = None
 
 
-class ResponseRequest(Body):
+class ResponseRequest(GenerationRequest, kw_only=True):
+    """A response to create. Fields that the Responses API of OpenAI lacks are those of chat requests."""
+
     input: str | Annotated[list[Item], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    model: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool | None = None
     background: bool | None = None
-    stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: Count | None = None
     max_tool_calls: Count | None = None
-    temperature: Temperature | None = None
-    top_p: Share | None = None
-    seed: Seed | None = None
     top_logprobs: TopCount | None = None
     include: list[Included] | None = None
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
-    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: SomeTools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
     metadata: Metadata | None = None
-    user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    cache_salt: CacheSalt | None = None
+    client_metadata: Any = None
     service_tier: str | None = None
     conversation: Any = None
     prompt: Any = None
+
+
+class InputTokensRequest(ResponseRequest, kw_only=True):
+    """A response whose input tokens are counted; every field may be left out."""
+
+    input: str | Annotated[list[Item], Meta(min_length=1, max_length=MAX_MESSAGES)] = field(default_factory=list)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from firesteel.server.http.errors import ApiError
 from firesteel.server.responses.answers import InputItemList, OutputItem, Response
+from firesteel.server.responses.event_log import EventLog
 from firesteel.server.responses.output import new_name
 from firesteel.server.responses.schema import InputText, Item, OutputText, Part
 
@@ -27,14 +28,29 @@ class Stored:
     history: list[Item]  # of earlier responses
     given: list[Item]  # input of this response
     owner: str  # only its owner finds it
+    log: EventLog | None = None  # events of a background response
 
     def conversation(self) -> list[Item]:
         """Returns all items so far, including those of this response."""
-        return [*self.history, *self.given, *map(as_item, self.response.output)]
+        return [*self.history, *self.items()]
 
     def count_bytes(self) -> int:
         """Returns the size with the history, which stays alive even after earlier entries were dropped."""
-        return ENTRY_BYTES + sum(len(_encode(part)) for part in (self.response, self.given, self.history))
+        texts = sum(len(_encode(part)) for part in (self.response, self.given, self.history))
+        return ENTRY_BYTES + texts + (0 if self.log is None else self.log.num_bytes)
+
+    def items(self) -> list[Item]:
+        """Returns the items that are this response's own."""
+        return [*self.given, *map(as_item, self.response.output)]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEntry:
+    """What is kept, and what was counted when it was put: a response in progress grows."""
+
+    stored: Stored
+    num_bytes: int
+    item_names: frozenset[str]
 
 
 class ResponseStore:
@@ -43,7 +59,8 @@ class ResponseStore:
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.num_bytes = 0
-        self._entries: OrderedDict[tuple[str, str], tuple[Stored, int]] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, str], StoreEntry] = OrderedDict()
+        self._holders: dict[tuple[str, str], list[tuple[str, str]]] = {}  # entries with an item, by owner and item
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -57,13 +74,16 @@ class ResponseStore:
             return
         while self.num_bytes + size > self.most_bytes:
             self._drop(next(iter(self._entries)))
-        self._entries[key] = (stored, size)
+        names = frozenset(item.id for item in stored.items() if item.id)
+        self._entries[key] = StoreEntry(stored, size, names)
         self.num_bytes += size
+        for name in names:
+            self._holders.setdefault((stored.owner, name), []).append(key)
 
     def get(self, name: str, owner: str) -> Stored:
         if (owner, name) not in self._entries:
             raise not_found(name)
-        return self._entries[owner, name][0]
+        return self._entries[owner, name].stored
 
     def find_previous(self, name: str, owner: str) -> Stored:
         if (owner, name) not in self._entries:
@@ -73,7 +93,20 @@ class ResponseStore:
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        return self._entries[owner, name][0]
+        return self._entries[owner, name].stored
+
+    def find_item(self, name: str, owner: str, place: str) -> Item:
+        """Returns an item of a stored response by its id; `place` is the field that names it."""
+        holders = self._holders.get((owner, name))
+        if not holders:
+            raise ApiError(
+                404,
+                f"item {name!r:.80} not found: its response was not stored, was deleted or was dropped for lack of "
+                "room; send the item itself",
+                param=place,
+                code="item_not_found",
+            )
+        return next(item for item in self._entries[holders[-1]].stored.items() if item.id == name)
 
     def delete(self, name: str, owner: str) -> None:
         if (owner, name) not in self._entries:
@@ -81,8 +114,15 @@ class ResponseStore:
         self._drop((owner, name))
 
     def _drop(self, key: tuple[str, str]) -> None:
-        _, size = self._entries.pop(key, (None, 0))
-        self.num_bytes -= size
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return
+        self.num_bytes -= entry.num_bytes
+        for name in entry.item_names:
+            holders = self._holders[key[0], name]
+            holders.remove(key)
+            if not holders:
+                del self._holders[key[0], name]
 
 
 def not_found(name: str) -> ApiError:

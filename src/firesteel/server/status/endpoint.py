@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -28,11 +29,21 @@ from firesteel.server.openai.answers import (
     Tokens,
 )
 from firesteel.server.openai.requests import ChatRequest, DetokenizeRequest, TokenizeRequest
-from firesteel.server.service import Service
+from firesteel.server.service import Ending, Service
 
 T = TypeVar("T")
 
 ANSWER_S = 2.0  # time limit of an answer: an engine in a long step answers after it
+
+
+def find_ending(asked: TokenizeRequest) -> Ending:
+    """Returns how the prompt of a conversation ends."""
+    if not asked.continue_final_message:
+        return "closed" if asked.add_generation_prompt is False else "prompt"
+    if asked.add_generation_prompt:
+        message = "continue_final_message and add_generation_prompt exclude each other"
+        raise ApiError(400, message, param="add_generation_prompt")
+    return "open"
 
 
 class StatusEndpoints:
@@ -40,7 +51,9 @@ class StatusEndpoints:
         self.service = service
 
     async def models(self, request: HttpRequest) -> Response:
-        return json_response(ModelList(data=[self._model(name) for name in self.service.names]))
+        names = self.service.names
+        data = [self._model(name) for name in names]
+        return json_response(ModelList(data=data, first_id=names[0], last_id=names[-1]))
 
     async def model(self, request: HttpRequest) -> Response:
         return json_response(self._model(self.service.check_model(request.path_params["name"])))
@@ -91,7 +104,7 @@ class StatusEndpoints:
         else:
             chat = ChatRequest(messages=asked.messages, tools=asked.tools, reasoning_effort=asked.reasoning_effort)
             rendered = render_chat(chat, prompt_date=service.config.server.prompt_date)
-            token_ids = await service.encode_chat(rendered)
+            token_ids = await service.encode_chat(rendered, ending=find_ending(asked))
         spelled = await service.spell(token_ids) if asked.return_token_strs else None
         return json_response(
             Tokens(count=len(token_ids), max_model_len=service.max_context, tokens=token_ids, token_strs=spelled)
@@ -138,7 +151,11 @@ class StatusEndpoints:
         return Model(
             id=name,
             created=self.service.created,
+            created_at=datetime.datetime.fromtimestamp(self.service.created, datetime.UTC).isoformat(),
+            display_name=name,
             root=self.service.root,
             max_model_len=self.service.max_context,
+            max_input_tokens=self.service.max_context,
+            max_tokens=self.service.max_context,
             formats=self.service.engine.facts.formats,
         )

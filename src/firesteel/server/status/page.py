@@ -1,4 +1,4 @@
-"""The web page at /: one file that shows the server's state and chats with the model."""
+"""The web page at /: shows the server's state and chats with the model. The files of `web` are sent as one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-PAGE = Path(__file__).with_name("page.html")
+FOLDER = Path(__file__).with_name("web")
 
 
 async def show_page(request: HttpRequest) -> Response:
@@ -27,14 +27,30 @@ async def show_page(request: HttpRequest) -> Response:
 
 @cache
 def read_page() -> tuple[str, str]:
-    """Returns the page and its content security policy: its own script, requests to this server, nothing else."""
-    text = PAGE.read_text(encoding="utf-8")
+    """Returns the page and its content security policy: its own scripts, requests to this server, nothing else.
+
+    Trusted types forbid scripts to turn text into markup.
+    """
+    text = _embed((FOLDER / "page.html").read_text(encoding="utf-8"))
     scripts, styles = (" ".join(_hashes(text, tag)) for tag in ("script", "style"))
     policy = (
         f"default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     )
     return text, policy
+
+
+def _embed(text: str) -> str:
+    """Puts the style sheets and scripts that a page names into it."""
+    text = re.sub(
+        r'<link rel="stylesheet" href="(\w+\.css)">', lambda match: f"<style>\n{_read(match[1])}</style>", text
+    )
+    return re.sub(r'<script src="(\w+\.js)"></script>', lambda match: f"<script>\n{_read(match[1])}</script>", text)
+
+
+def _read(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
 
 
 def _hashes(text: str, tag: str) -> list[str]:

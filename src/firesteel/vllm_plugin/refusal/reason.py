@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from firesteel.config.environment import PLUGIN_VARIABLE, find_plugin_switch
@@ -36,6 +36,7 @@ def find_refusal() -> str:
     try:
         config_hooks()
         our_config_hook()
+        our_inspection()
     except Exception as error:  # of any kind: whatever is broken must not lead to vLLM's own gpt-oss unnoticed
         return (
             f"the plugin cannot be imported in vLLM {version.text}: {type(error).__name__}: {error}; "
@@ -62,3 +63,9 @@ def our_config_hook() -> Any:
     from firesteel.vllm_plugin.config import FiresteelGptOssConfig
 
     return FiresteelGptOssConfig
+
+
+def our_inspection() -> Callable[[dict[str, Any], str], None]:
+    from firesteel.vllm_plugin.inspection import inspect_here
+
+    return inspect_here

@@ -1,0 +1,1 @@
+"""The messages endpoints of Anthropic's API."""
