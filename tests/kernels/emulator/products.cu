@@ -1,5 +1,5 @@
-// D [64, 16] = A [64, 64] B [64, 16] by one warpgroup, with an optional planted fault. `a` is [4][128][4]: each thread's
-// words of four wgmmas; `b` is swizzled, [16][64]; `d` is [128][8].
+// D [64, 16] = A [64, 64] B [64, 16] by one warpgroup, with an optional planted fault. `a` is [4][128][4]: each
+// thread's words of four wgmmas; `b` is swizzled, [16][64]; `d` is [128][8].
 #include "wgmma.cuh"
 
 enum Fault { NONE, READS_TOO_SOON, REUSES_TOO_SOON, NEVER_WAITS };
