@@ -10,8 +10,8 @@ On SM12x `triton` multiplies mxfp8 and mxfp4 activations as such (block-scaled M
 numbers from bf16. `cuda:stream` is for up to 192 tokens (128 on SM90, 64 on GPUs with 100 KB of shared memory); it
 converts bf16 activations to 14-bit integers that share a scale per 64 to 256 columns, and multiplies them exactly.
 `cuda:wgmma` is for more, on SM90 with bf16 activations. `triton:gemv` runs for few tokens if these cannot: before
-SM90, and with rounded activations; it reads each chosen expert once. `triton:gemm` is for more. `triton_kernels` is a
-library's (kernels/libraries), for Hopper, and reads the experts in an order of its own.
+SM90, and with rounded activations; it reads each chosen expert once. `triton:gemm` is for more. `triton_kernels` is
+a library's (kernels/libraries), for Hopper, and reads the experts in an order of its own.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 

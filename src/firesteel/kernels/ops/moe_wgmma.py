@@ -81,8 +81,8 @@ def _list_widths(most: int, least: int, by: int = 8) -> tuple[int, ...]:
     return tuple(range(most, least - 1, -by))
 
 
-# For gate and up, and for down, up to so many pairs per expert on average: the fastest of those tried on an H200
-# (docs/prompts.md). Few tokens want more warps, many tokens more sums per warp, and each expert in one tile or two.
+# The largest average number of pairs per expert, with the shapes of gate and up and of down: the fastest of those that
+# were tried on an H200 (docs/prompts.md). With few tokens more warps widen weights, with many a warp has more sums.
 SHAPES = (
     (16, Shape(6, 1, _list_widths(24, 8), sync_width=24), Shape(5, 1, _list_widths(32, 8), sync_width=24)),
     (32, Shape(6, 1, _list_widths(40, 8)), Shape(5, 1, _list_widths(64, 16))),
@@ -141,7 +141,7 @@ def _refuse_memory(machine: Machine, ids: Tensor, experts: Experts) -> str | Non
 
 
 def count_places(pairs: int, experts: int) -> int:
-    """Returns the places of sorted pairs: an expert's begin at a multiple of 8, and tiles read past the last one."""
+    """Returns the number of places: an expert's begin at a multiple of 8, and tiles read past the last one."""
     return -(-(pairs + 7 * min(pairs, experts)) // 8) * 8 + WIDEST
 
 
