@@ -125,7 +125,7 @@ def test_matrices_are_loaded_by_rows(execute):
 
 
 def test_pairs_are_multiplied_with_subnormal_numbers(execute):
-    """An E2M1 code in bf16 is a value times 2^-126: the smallest is subnormal, and products with 2^126 are exact."""
+    """An E2M1 code in bf16 is a value times 2^-126: the smallest is subnormal, products with 2^126 are exact."""
     values = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]) * 2.0**-126
     scales = torch.tensor([2.0**126, 2.0**94, 2.0**110, 1.0])
     pairs = torch.cartesian_prod(torch.cat([values, -values]), scales).bfloat16()

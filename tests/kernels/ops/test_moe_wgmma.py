@@ -8,7 +8,7 @@ import torch
 
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import assert_close
-from firesteel.kernels.op.verdict import read_code
+from firesteel.kernels.op.verdict import disassemble, read_code
 from firesteel.kernels.operands.weights import random_experts
 from firesteel.kernels.ops.moe_matmul import MoeMatmulOperands, moe_matmul
 from firesteel.kernels.proof.verify import check
@@ -41,6 +41,10 @@ def choose(tokens, experts, active, seed=1):
     return torch.rand(tokens, experts, generator=torch.Generator().manual_seed(seed)).topk(active).indices
 
 
+def name_shapes(shapes):
+    return " ".join(map(str, shapes))
+
+
 def run(operands):
     return MODULE.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
 
@@ -70,7 +74,7 @@ def test_strips_of_other_sizes(hold_emulated, hidden, inter):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shapes", [shapes for _, *shapes in MODULE.SHAPES], ids=str)
+@pytest.mark.parametrize("shapes", [shapes for _, *shapes in MODULE.SHAPES], ids=name_shapes)
 def test_shapes_that_ship(hold_emulated, monkeypatch, shapes):
     monkeypatch.setattr(MODULE, "choose_shapes", lambda pairs, experts: shapes)
     ids = share_out(17, 49, 0, 1)
@@ -184,11 +188,26 @@ def test_every_place_has_room_and_tiles_read_inside():
         assert MODULE.count_places(pairs, experts) % 8 == 0
 
 
-def test_products_are_wgmma_without_spills():
-    shape = MODULE.Shape(3, 1, (16,))
-    kernel = MODULE.plan(machine_of((9, 0)), shape, is_up=False, columns=2880, rows=2880, experts=128)
-    code = read_code(kernel.build("sm_90a"))
-    assert code.spills == 0 and code.sass == {"HGMMA.64x16x16.F32.BF16": 12}
+def hold_overlapped(shape, is_up):
+    """Asserts that two wgmmas share a fence: those that the compiler serialises have one each, and a wait."""
+    rows = 5760 if is_up else 2880
+    kernel = MODULE.plan(machine_of((9, 0)), shape, is_up=is_up, columns=2880, rows=rows, experts=128)
+    entry = kernel.build("sm_90a")
+    code, text = read_code(entry), disassemble(entry.binary.cubin, entry.name)
+    products = sum(count for name, count in code.sass.items() if name.startswith("HGMMA"))
+    assert code.spills == 0 and products > 0
+    assert text.count("WARPGROUP.ARRIVE") == products / 2
+
+
+def test_products_are_wgmma_that_overlap_and_nothing_spills():
+    hold_overlapped(MODULE.Shape(3, 1, (16,)), is_up=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_up", [True, False], ids=["up", "down"])
+@pytest.mark.parametrize("shapes", [shapes for _, *shapes in MODULE.SHAPES[1:]], ids=name_shapes)
+def test_products_of_all_shapes_overlap(shapes, is_up):
+    hold_overlapped(shapes[not is_up], is_up)
 
 
 @pytest.mark.gpu

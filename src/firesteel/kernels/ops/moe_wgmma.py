@@ -81,8 +81,8 @@ def _list_widths(most: int, least: int, by: int = 8) -> tuple[int, ...]:
     return tuple(range(most, least - 1, -by))
 
 
-# The largest average number of pairs per expert, with the shapes of gate and up and of down: the fastest of those that
-# were tried on an H200 (docs/prompts.md). With few tokens more warps widen weights, with many a warp has more sums.
+# The largest average number of pairs per expert, with the shapes of gate and up and of down: the fastest of those
+# tried on an H200 (docs/prompts.md). With few tokens more warps widen weights, with many a warp has more sums.
 SHAPES = (
     (16, Shape(6, 1, _list_widths(24, 8), sync_width=24), Shape(5, 1, _list_widths(32, 8), sync_width=24)),
     (32, Shape(6, 1, _list_widths(40, 8)), Shape(5, 1, _list_widths(64, 16))),
