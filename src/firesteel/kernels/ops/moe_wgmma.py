@@ -150,7 +150,7 @@ def plan(machine: Machine, shape: Shape, *, is_up: bool, columns: int, rows: int
     """Plans one matmul: an expert has `rows` of `columns` weights."""
     stages, together = shape.plan_ring(is_up, columns, experts, machine.shared_bytes)
     shared_bytes = shape.shared_bytes(stages, is_up, columns, experts)
-    defines = {
+    defines: dict[str, int | str] = {
         "IS_UP": is_up,
         "NUM_COLUMNS": columns,
         "NUM_ROWS": rows,
