@@ -20,7 +20,10 @@ from firesteel.errors import UserError
 from firesteel.exam import TEXT, read_items
 from firesteel.measure.record import Record
 from firesteel.spark_report import run as report_run
+from firesteel.spark_report.pack import pack
+from firesteel.spark_report.report import Report
 from firesteel.spark_report.run import find_least_free_bytes, make_report
+from firesteel.surroundings import look_around
 
 CPU = find_device("cpu")
 KINDLING = Path(firesteel.__file__).parent / "kindling"
@@ -79,6 +82,21 @@ def test_records_plots_and_samples_are_included(report, tmp_path):
     assert rows[0] == ["part", "seconds", "available_gib", "sm_mhz", "memory_mhz", "temperature_c", "draw_w"]
     assert {row[0] for row in rows[1:]} == {"doctor", "verify", "prove", "bench-bf16"}
     assert all(float(row[2]) > 0 for row in rows[1:])
+
+
+def test_files_of_llama_benchy_are_included_without_paths(tmp_path, unzip):
+    folder, out = tmp_path / "parts" / "model-llama-benchy", tmp_path / "r.zip"
+    folder.mkdir(parents=True)
+    for name in ("llama-benchy.json", "llama-benchy.txt", "firesteel.log"):
+        (folder / name).write_text(f'{{"model": "/data/jane/model", "home": "{Path.home()}/x"}}')
+    state = Report(
+        device=CPU, surroundings=look_around(CPU), quick=True, planned=[], model=Path("/data/jane/model")
+    )
+    pack(out, state, folder.parent)
+    files = unzip(out)
+    for ending in ("json", "txt"):
+        assert files[f"model-llama-benchy-llama-benchy.{ending}"] == '{"model": "MODEL", "home": "~/x"}'
+    assert not any("firesteel.log" in name for name in files)
 
 
 def test_no_home_folder_is_in_any_file(report):
