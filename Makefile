@@ -61,16 +61,16 @@ install: .venv/installed
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch .venv/installed
 
-# Clients for the tier peer that are not in .venv: npm packages, which need Node 20, and openai-agents. Tests find them in
-# .clients, or in the folder that the variable PEER_CLIENTS names.
+# Clients for the tier peer that are not in .venv: npm packages, which need Node 20, openai-agents and LiteLLM. Tests find
+# them in .clients, or in the folder that the variable PEER_CLIENTS names.
 clients: .clients/installed
 
-.clients/installed: requirements/clients/package-lock.json requirements/agents.lock
+.clients/installed: requirements/clients/package-lock.json requirements/agents.lock requirements/litellm.lock
 	mkdir -p .clients
 	cp requirements/clients/package.json requirements/clients/package-lock.json .clients
 	npm ci --prefix .clients --no-audit --no-fund
-	$(PYTHON) -m venv .clients/agents
-	.clients/agents/bin/pip install --quiet --no-deps --require-hashes -r requirements/agents.lock
+	for name in agents litellm; do $(PYTHON) -m venv .clients/$$name && .clients/$$name/bin/pip install --quiet --no-deps \
+	--require-hashes -r requirements/$$name.lock || exit 1; done
 	touch .clients/installed
 
 # vLLM's CPU builds for the tier peer, on top of our torch; each needs other versions of some packages and the name

@@ -1,4 +1,4 @@
-"""Writes the tables of measured figures in the README and in docs/vllm.md from their records.
+"""Writes the tables of measured figures in the README, docs/vllm.md and docs/kernels.md from their records.
 
 python tools/readme.py          # rewrites the text between the markers
 """
@@ -15,7 +15,9 @@ from firesteel.measure.record import Record
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 VLLM_PAGE = ROOT / "docs" / "vllm.md"
+KERNELS_PAGE = ROOT / "docs" / "kernels.md"
 OPS = ROOT / "records" / "h200-ops"
+LIBRARIES = ROOT / "records" / "h200-libraries"
 KV = ROOT / "records" / "kindling-kv"
 AGREEMENT = ROOT / "records" / "h200-agreement"
 QUALITY = ROOT / "records" / "kindling-quality"
@@ -353,6 +355,41 @@ def _started(rows: dict[str, dict[str, Record]], engine: str) -> float:
     return max(row[engine].startup_s or 0.0 for row in rows.values() if engine in row)
 
 
+def read_libraries(folder: Path = LIBRARIES) -> list[Record]:
+    """Returns the records of kernel libraries and of ours beside them, by number of tokens."""
+    return sorted(read(folder, "op-*.json"), key=lambda record: record.parameters["m"])
+
+
+def library_table(records: list[Record]) -> str:
+    """Returns a row per M: our fastest implementation, the library from each start, and our share of its time."""
+    ours: dict[int, Record] = {}
+    theirs: dict[int, dict[str, Record]] = defaultdict(dict)
+    for record in records:
+        m = record.parameters["m"]
+        if not record.kernels:
+            theirs[m][record.parameters["start"]] = record
+        elif m not in ours or record.median < ours[m].median:
+            ours[m] = record
+
+    def row(m: int) -> list[object]:
+        times = [theirs[m][start].median for start in ("ids", "logits", "sorted pairs")]
+        shares = [f"{ours[m].median / time:.2f}" for time in times[:2]]
+        shown = [f"{time * 1e6:,.1f}" for time in (ours[m].median, *times)]
+        return [m, f"`{ours[m].parameters['implementation']}`", *shown, *shares]
+
+    heads = [
+        "tokens",
+        "ours",
+        "us",
+        "triton_kernels from ids, us",
+        "from logits, us",
+        "matmuls only, us",
+        "ours / from ids",
+        "ours / from logits",
+    ]
+    return format_table(heads, map(row, ours))
+
+
 def tables() -> dict[str, str]:
     """Returns the README's tables by the names of their markers."""
     return {
@@ -371,7 +408,11 @@ def tables() -> dict[str, str]:
 
 def pages() -> dict[Path, dict[str, str]]:
     """Returns the tables of each page."""
-    return {README: tables(), VLLM_PAGE: {"vllm": vllm_table(read_vllm())}}
+    return {
+        README: tables(),
+        VLLM_PAGE: {"vllm": vllm_table(read_vllm())},
+        KERNELS_PAGE: {"libraries": library_table(read_libraries())},
+    }
 
 
 def write(page: Path, tables: dict[str, str]) -> str:

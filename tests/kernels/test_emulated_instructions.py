@@ -11,7 +11,18 @@ import torch
 from firesteel.kernels.cuda.source import CSRC, CudaSource
 
 OWN = Path(__file__).with_name("emulator")
-WHICH = ("permute", "narrow", "round", "extremes", "transpose", "multiply", "multiply bytes", "share")
+WHICH = (
+    "permute",
+    "narrow",
+    "round",
+    "extremes",
+    "transpose",
+    "multiply",
+    "multiply bytes",
+    "share",
+    "multiply pairs",
+    "load",
+)
 INFINITY, NAN = float("inf"), float("nan")
 
 
@@ -104,6 +115,25 @@ def test_matrices_are_transposed(execute):
     actual = execute("transpose", words)[..., :1].contiguous()
     matrices = words.contiguous().view(torch.int16).view(3, 8, 8)
     assert torch.equal(actual.view(torch.int16).view(3, 8, 8), matrices.mT)
+
+
+def test_matrices_are_loaded_by_rows(execute):
+    """A lane gives the 16 bytes of one row, and receives a pair of each of four matrices."""
+    words = draw_words(3, 32, 4)
+    matrices = words.contiguous().view(3, 4, 8, 4)  # CTA, matrix, row, pair
+    assert torch.equal(execute("load", words), matrices.permute(0, 2, 3, 1).reshape(3, 32, 4))
+
+
+def test_pairs_are_multiplied_with_subnormal_numbers(execute):
+    """An E2M1 code in bf16 is a value times 2^-126: the smallest is subnormal, products with 2^126 are exact."""
+    values = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]) * 2.0**-126
+    scales = torch.tensor([2.0**126, 2.0**94, 2.0**110, 1.0])
+    pairs = torch.cartesian_prod(torch.cat([values, -values]), scales).bfloat16()
+    pairs = torch.cat([pairs, pairs.flip(0)], dim=1)[:, [0, 2, 1, 3]].contiguous()  # two factors, then two others
+    given = pairs.view(torch.int32).view(-1, 32, 2)
+    actual = execute("multiply pairs", given)[..., :1].contiguous().view(torch.bfloat16).float()
+    expected = (pairs[:, :2].float() * pairs[:, 2:].float()).view(actual.shape)
+    assert torch.equal(actual, expected)
 
 
 def lay_out(a, b, kind):

@@ -26,7 +26,7 @@ def find_client(*places):
     for place in places:
         if (CLIENTS / place).exists():
             return CLIENTS / place
-    return pytest.skip(f"needs {places[0]}: run `make clients`, or set PEER_CLIENTS to a folder that has it")
+    return pytest.skip(f"needs {places[0]}: `make clients` installs some clients, CONTRIBUTING.md names the others")
 
 
 def find_node():

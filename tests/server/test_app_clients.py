@@ -1,12 +1,12 @@
 """Clients of the chat API, unmodified and configured as docs/clients.md says, against scripted answers."""
 
-import importlib.util
 import os
 import subprocess
-from pathlib import Path
 
 import msgspec
 import pytest
+
+from tests.server import recipes
 
 pytestmark = pytest.mark.peer
 PARIS = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Paris.<|return|>"
@@ -45,15 +45,6 @@ metric_list: [{metric: acc}]
 """
 
 
-@pytest.fixture(scope="module")
-def recipes():
-    path = Path(__file__).with_name("recipes.py")
-    spec = importlib.util.spec_from_file_location("recipes", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def run(command, folder, **variables):
     """Runs a client with a home folder of its own, and returns what it printed."""
     done = subprocess.run(
@@ -85,7 +76,7 @@ def open_large(open_server, script=PARIS):
         ("Instructor", "instructor", CITY),
     ],
 )
-def test_recipe_in_python(recipes, open_server, tmp_path, title, environment, script):
+def test_recipe_in_python(open_server, tmp_path, title, environment, script):
     python, server = recipes.find_client(f"{environment}/bin/python"), open_server(script)
     recipe = recipes.read_recipe(title, url=server.url, model="tiny")
     assert run([python, "-c", recipe], tmp_path) == "Paris.\n"
@@ -93,7 +84,7 @@ def test_recipe_in_python(recipes, open_server, tmp_path, title, environment, sc
     assert ("%json" in (request.params.grammar or "")) == (script is CITY)
 
 
-def test_litellm_recognises_a_prompt_that_is_too_long_and_asks_the_next_model(recipes, open_server, tmp_path):
+def test_litellm_recognises_a_prompt_that_is_too_long_and_asks_the_next_model(open_server, tmp_path):
     """LiteLLM knows the error by OpenAI's sentence; it raised a plain bad request before."""
     python = recipes.find_client("litellm/bin/python")
     first, second = open_server(), open_large(open_server)
@@ -102,7 +93,7 @@ def test_litellm_recognises_a_prompt_that_is_too_long_and_asks_the_next_model(re
     assert not first.engine.requests and len(second.engine.requests) == 1
 
 
-def test_llm_on_the_command_line(recipes, open_server, tmp_path):
+def test_llm_on_the_command_line(open_server, tmp_path):
     llm, server = recipes.find_client("llm/bin/llm"), open_server(PARIS)
     recipe = recipes.read_recipe("llm", url=server.url, model="tiny")
     (tmp_path / "extra-openai-models.yaml").write_text(recipe)
@@ -112,7 +103,7 @@ def test_llm_on_the_command_line(recipes, open_server, tmp_path):
     assert "Paris." in printed
 
 
-def test_aider_writes_its_answer(recipes, open_server, tmp_path):
+def test_aider_writes_its_answer(open_server, tmp_path):
     aider, server = recipes.find_client("aider/bin/aider"), open_large(open_server)
     recipe = recipes.read_recipe("aider", url=server.url, model="tiny")
     once = "--message Hi --no-git --yes-always --no-check-update --analytics-disable --no-show-model-warnings"
@@ -121,7 +112,7 @@ def test_aider_writes_its_answer(recipes, open_server, tmp_path):
     assert "Paris." in printed and server.engine.requests
 
 
-def test_codex_finds_the_model_as_ollamas(recipes, open_server, tmp_path):
+def test_codex_finds_the_model_as_ollamas(open_server, tmp_path):
     recipes.find_node()
     codex, server = recipes.find_client("node_modules/.bin/codex"), open_large(open_server)
     recipe = recipes.read_recipe("Ollama's clients", url=server.url, model="tiny").strip()
@@ -132,7 +123,7 @@ def test_codex_finds_the_model_as_ollamas(recipes, open_server, tmp_path):
     assert server.engine.requests
 
 
-def test_opencode_answers(recipes, open_server, tmp_path):
+def test_opencode_answers(open_server, tmp_path):
     recipes.find_node()
     opencode, server = recipes.find_client("node_modules/.bin/opencode"), open_large(open_server)
     recipe = recipes.read_recipe("opencode", url=server.url, model="tiny")
@@ -140,7 +131,7 @@ def test_opencode_answers(recipes, open_server, tmp_path):
     assert "Paris." in run([opencode, "run", "-m", "firesteel/tiny", "Hi"], tmp_path)
 
 
-def test_lm_eval_with_the_servers_tokenizer(recipes, open_kindling, tmp_path):
+def test_lm_eval_with_the_servers_tokenizer(open_kindling, tmp_path):
     program = recipes.find_client("lm_eval/bin/lm_eval")
     (tmp_path / "capitals.yaml").write_text(TASK)
     (tmp_path / "capitals.jsonl").write_text('{"question": "The capital of France is", "answer": 0}\n')

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import readme
+from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.quality import PRECISIONS
 
 
@@ -68,3 +69,34 @@ def test_decoding_through_the_engine_shows_the_figures_of_its_records():
     heads, _, first, second, *_ = readme.loop_table(mixed).splitlines()
     assert heads.endswith("| GB per token | share of the floor | scheduling us |")
     assert first.endswith("| 5.04 | 70 % | 43 |") and second.endswith("|  |  |  |")
+
+
+def test_library_is_compared_with_our_fastest_implementation():
+    records = readme.read_libraries()
+    ours = [record for record in records if record.kernels]
+    sizes = sorted({record.parameters["m"] for record in ours})
+    assert len(sizes) == 11 and {record.parameters["m"] for record in records} == set(sizes)
+    rows = readme.library_table(records).splitlines()[2:]
+    for m, row in zip(sizes, rows, strict=True):
+        cells = row.strip("| ").split(" | ")
+        fastest = min((record for record in ours if record.parameters["m"] == m), key=lambda record: record.median)
+        assert cells[:2] == [str(m), f"`{fastest.parameters['implementation']}`"]
+        us = [float(cell.replace(",", "")) for cell in cells[2:6]]
+        assert abs(us[0] - fastest.median * 1e6) < 0.06
+        shares = [us[0] / time for time in us[1:3]]
+        assert all(abs(float(cell) - share) < 0.006 for cell, share in zip(cells[6:], shares, strict=True))
+
+
+def test_errors_that_the_page_of_libraries_states_are_those_of_the_records():
+    page = readme.KERNELS_PAGE.read_text(encoding="utf-8")
+    compared = [record.parameters for record in readme.read_libraries() if "errors" in record.parameters]
+    worst = {}
+    for start in ("ids", "logits"):
+        errors = [parameters["errors"] for parameters in compared if parameters["start"] == start]
+        worst[start] = [max(error[name] for error in errors) for name in ("worst", "rms")]
+    (bounds,) = {(facts["errors"]["worst_bound"], facts["errors"]["rms_bound"]) for facts in compared}
+    tolerance = moe_matmul.tolerance
+    assert bounds == (tolerance.worst, tolerance.rms)
+    assert all(error <= bound for error, bound in zip(worst["ids"], bounds, strict=True))
+    assert "{:.4f} of the largest value".format(worst["ids"][0]) in page and f"{worst['ids'][1]:.4f} rms" in page
+    assert "up to {:.2f} and {:.3f}".format(*worst["logits"]) in page

@@ -57,7 +57,7 @@ def find_fault(rules: Mapping[str, str], whole: str) -> tuple[str, str] | None:
         if matcher.is_error():
             return name, _shorten(matcher.get_error())
         if not any(matcher.compute_logit_bias()[:NUM_BYTES]):
-            return name, "no value satisfies it, because it only refers to itself"
+            return name, "no text satisfies it: it refers only to itself, or to special tokens"
     matcher = _compile(whole)
     return (TOGETHER, _shorten(matcher.get_error())) if matcher.is_error() else None
 

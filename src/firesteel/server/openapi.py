@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from firesteel.server.http.route import ApiRoute
-from firesteel.server.openai.fields import UNREAD_FIELDS, UnreadField
+from firesteel.server.openai.fields import UnreadField, find_unread
 from firesteel.server.openai.requests import TOKEN
 from firesteel.version import find_version
 
@@ -34,7 +34,7 @@ def build_document(routes: Sequence[ApiRoute], model_names: Sequence[str], vocab
     schemas = dict(zip(ordered, schemas_of, strict=True))
     for kind in ordered:
         name_models(components[kind.__name__], model_names)
-        add_unread(components[kind.__name__], UNREAD_FIELDS.get(kind, {}))
+        add_unread(components[kind.__name__], find_unread(kind))
     relax_tags(components)
     bound_tokens(components, vocab_size)
     documented: dict[str, Any] = {}

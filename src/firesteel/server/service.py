@@ -105,7 +105,7 @@ class Service:
     async def encode(self, text: str) -> list[int]:
         with naming_field("prompt"):
             check_length(len(text))
-            return await self._run_off_loop(len(text), lambda: self.tokenizer.encode(text))
+            return await self.run_off_loop(len(text), lambda: self.tokenizer.encode(text))
 
     async def encode_chat(self, messages: Sequence[Message], *, ending: Ending = "prompt") -> list[int]:
         """Encodes a conversation that ends with the opening of an answer, with an open message, or with neither."""
@@ -117,22 +117,22 @@ class Service:
         size = sum(len(message.content) + MESSAGE_CHARACTERS for message in messages)
         with naming_field("messages"):
             check_length(size)
-            return await self._run_off_loop(size, lambda: encode(messages))
+            return await self.run_off_loop(size, lambda: encode(messages))
 
     async def encode_bad_words(self, words: Sequence[str] | None) -> Words:
         """Returns the tokens of each word, in both of its places."""
         if not words:
             return ()
         with naming_field("bad_words"):
-            return await self._run_off_loop(sum(map(len, words)), lambda: encode_bad_words(words, self.tokenizer))
+            return await self.run_off_loop(sum(map(len, words)), lambda: encode_bad_words(words, self.tokenizer))
 
     async def decode(self, token_ids: Sequence[int]) -> str:
-        return await self._run_off_loop(len(token_ids), lambda: self.tokenizer.decode(token_ids))
+        return await self.run_off_loop(len(token_ids), lambda: self.tokenizer.decode(token_ids))
 
     async def spell(self, token_ids: Sequence[int]) -> list[str]:
         """Returns the text of each token."""
         decode = self.tokenizer.decode
-        return await self._run_off_loop(len(token_ids), lambda: [decode([token]) for token in token_ids])
+        return await self.run_off_loop(len(token_ids), lambda: [decode([token]) for token in token_ids])
 
     def room_after(self, num_prompt: int, *, param: str = "messages") -> int:
         """Returns the number of tokens that may follow a prompt."""
@@ -202,11 +202,14 @@ class Service:
     def now(self) -> int:
         return int(time.time())
 
-    async def _run_off_loop(self, num_characters: int, work: Callable[[], T]) -> T:
-        """Runs in a thread if the text is long. Very long ones have their own, so that no other request waits."""
-        if num_characters < LONG_TEXT:
+    async def run_off_loop(self, size: int, work: Callable[[], T]) -> T:
+        """Runs work on a text of `size` characters or tokens, in a thread if it is long.
+
+        Very long ones have a thread of their own, so that no other request waits.
+        """
+        if size < LONG_TEXT:
             return work()
-        if num_characters < VERY_LONG_TEXT:
+        if size < VERY_LONG_TEXT:
             return await asyncio.to_thread(work)
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 

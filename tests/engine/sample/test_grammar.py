@@ -153,6 +153,17 @@ def test_slow_mask_is_computed_by_a_thread(checkpoint):
     assert not compiled.is_slow and bound.mask.is_ready(b"ab"), "masks that became fast are computed by the step"
 
 
+def test_grammar_that_reads_tokens_too_slowly_leaves_nothing_to_draw(checkpoint, monkeypatch):
+    """Reading a token of an ambiguous grammar held the GIL longer with every token, and all streams with it."""
+    mask = Grammars.of(checkpoint).mask("start: a\na: a a | /[a-z]/")
+    assert allowed(mask, "a")
+    monkeypatch.setattr(grammar, "MOST_READ_S", -1.0)  # every token is too slow
+    assert not allowed(mask, "aa")
+    monkeypatch.undo()
+    assert not allowed(mask, "aaa")
+    assert allowed(mask, "a"), "shorter texts are read anew"
+
+
 def test_others_decode_while_a_mask_is_computed(llm):
     """One slow mask held up every request of the step."""
     grammars, gate = Grammars.of(llm.directory), threading.Semaphore(1)

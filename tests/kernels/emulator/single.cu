@@ -1,7 +1,7 @@
 // Runs one instruction of instructions.cuh on words from a test. `given` is [CTAs][32][6], `results` is [CTAs][32][4].
 #include "instructions.cuh"
 
-enum Which { PERMUTE, NARROW, ROUND, EXTREMES, TRANSPOSE, MULTIPLY, MULTIPLY_BYTES, SHARE };
+enum Which { PERMUTE, NARROW, ROUND, EXTREMES, TRANSPOSE, MULTIPLY, MULTIPLY_BYTES, SHARE, MULTIPLY_PAIRS, LOAD };
 
 extern "C" __global__ void single(const u32 *given, u32 *results, int which) {
     int at = blockIdx.x * 32 + threadIdx.x;
@@ -26,6 +26,13 @@ extern "C" __global__ void single(const u32 *given, u32 *results, int which) {
         int sum[4] = {1, 2, 3, 4};
         multiply_add_bytes(sum, in, in + 4);
         for (int i = 0; i < 4; i++) out[i] = sum[i];
+    }
+    if (which == MULTIPLY_PAIRS) out[0] = multiply_pairs(in[0], in[1]);
+    if (which == LOAD) {
+        __shared__ __align__(16) u32 rows[32][4];
+        for (int i = 0; i < 4; i++) rows[threadIdx.x][i] = in[i];
+        __syncthreads();
+        load_matrices(out, rows[threadIdx.x]);
     }
     if (which == SHARE) {
         out[0] = __shfl_xor_sync(~0u, in[0], 5), out[1] = __ballot_sync(~0u, in[0] & 1);

@@ -1,6 +1,6 @@
 #pragma once
-// Replaces csrc/wgmma.cuh in tests. A product is computed as late as the kernel's waits allow, so that sums read too soon
-// and memory reused too soon show.
+// Replaces csrc/wgmma.cuh in tests. A product is computed as late as the kernel's waits allow, so that sums read too
+// soon and memory reused too soon show.
 #include "instructions.cuh"
 
 template <int COUNT> void raise_registers() {}

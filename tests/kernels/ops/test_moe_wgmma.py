@@ -8,7 +8,7 @@ import torch
 
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import assert_close
-from firesteel.kernels.op.verdict import read_code
+from firesteel.kernels.op.verdict import disassemble, read_code
 from firesteel.kernels.operands.weights import random_experts
 from firesteel.kernels.ops.moe_matmul import MoeMatmulOperands, moe_matmul
 from firesteel.kernels.proof.verify import check
@@ -16,7 +16,7 @@ from firesteel.kernels.stream.plan import Machine, machine_of
 
 MODULE = importlib.import_module("firesteel.kernels.ops.moe_wgmma")
 TWO = Machine(2, 232_448)
-SMALL_SHAPES = (MODULE.Shape(3, 2, (16, 8), 3), MODULE.Shape(3, 1, (24, 8), 3))
+SMALL_SHAPES = (MODULE.Shape(3, 2, (16, 8), sync_width=8), MODULE.Shape(3, 1, (24, 8)))
 HIDDEN, INTER, EXPERTS = 128, 64, 4
 COUNTS = (0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 95, 96, 97, 127, 128, 129, 191, 192, 193)
 
@@ -39,6 +39,10 @@ def share_out(*counts, seed=1):
 
 def choose(tokens, experts, active, seed=1):
     return torch.rand(tokens, experts, generator=torch.Generator().manual_seed(seed)).topk(active).indices
+
+
+def name_shapes(shapes):
+    return " ".join(map(str, shapes))
 
 
 def run(operands):
@@ -70,9 +74,24 @@ def test_strips_of_other_sizes(hold_emulated, hidden, inter):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tokens", [30, 150])
-def test_shapes_that_ship(hold_emulated, tokens):
-    hold_emulated(moe_matmul, TWO, draw(choose(tokens, 3, 2), experts=3), way="cuda:wgmma")
+@pytest.mark.parametrize("shapes", [shapes for _, *shapes in MODULE.SHAPES], ids=name_shapes)
+def test_shapes_that_ship(hold_emulated, monkeypatch, shapes):
+    monkeypatch.setattr(MODULE, "choose_shapes", lambda pairs, experts: shapes)
+    ids = share_out(17, 49, 0, 1)
+    hold_emulated(moe_matmul, TWO, draw(ids, hidden=192, inter=192), way="cuda:wgmma")
+
+
+def test_shapes_follow_the_pairs_per_expert():
+    for tokens, rows, width in ((192, 384, 24), (512, 384, 24), (513, 384, 40), (2048, 384, 96), (8192, 256, 144)):
+        up, _ = MODULE.choose_shapes(4 * tokens, 128)
+        assert str(up) == f"{rows}x{width}"
+
+
+def test_kernels_of_gpt_oss_fit_an_h200_with_enough_stages_to_overlap():
+    for _, up, down in MODULE.SHAPES:
+        for shape, is_up in ((up, True), (down, False)):
+            stages, together = shape.plan_ring(is_up, 2880, 128, machine_of((9, 0)).shared_bytes)
+            assert stages >= 6 and together == MODULE.TOGETHER
 
 
 @pytest.mark.usefixtures("small_shapes", "spoilt_memory")
@@ -105,7 +124,10 @@ def test_pairs_of_an_expert_keep_their_order_over_chunks(use_machine):
     places, order, starts, counts = (torch.full((count,), -7).int() for count in (2500, 2600, EXPERTS, EXPERTS))
     by_place = torch.zeros(2600)
     MODULE.launch(
-        MODULE.plan_place(experts=EXPERTS), (3,), (ids, weights, places, order, by_place, starts, counts, 2500), False
+        MODULE.plan_place(experts=EXPERTS),
+        (3,),
+        (ids, weights, places, order, by_place, starts, counts, 2500),
+        False,
     )
     begin = 0
     for expert in range(EXPERTS):
@@ -162,15 +184,30 @@ def test_every_place_has_room_and_tiles_read_inside():
     """Experts begin at multiples of 8, and the last tile reads as many places as its width."""
     for pairs, experts in ((1, 128), (256, 128), (32_768, 128), (5, 3)):
         used = min(pairs, experts)
-        assert MODULE.count_places(pairs, experts) >= pairs + 7 * used + max(MODULE.WIDEST)
+        assert MODULE.count_places(pairs, experts) >= pairs + 7 * used + MODULE.WIDEST
         assert MODULE.count_places(pairs, experts) % 8 == 0
 
 
-def test_products_are_wgmma_without_spills():
-    shape = MODULE.Shape(3, 1, (16,))
-    kernel = MODULE.plan(machine_of((9, 0)), shape, is_up=False, columns=2880, rows=2880, experts=128)
-    code = read_code(kernel.build("sm_90a"))
-    assert code.spills == 0 and code.sass == {"HGMMA.64x16x16.F32.BF16": 12}
+def hold_overlapped(shape, is_up):
+    """Asserts that two wgmmas share a fence: those that the compiler serialises have one each, and a wait."""
+    rows = 5760 if is_up else 2880
+    kernel = MODULE.plan(machine_of((9, 0)), shape, is_up=is_up, columns=2880, rows=rows, experts=128)
+    entry = kernel.build("sm_90a")
+    code, text = read_code(entry), disassemble(entry.binary.cubin, entry.name)
+    products = sum(count for name, count in code.sass.items() if name.startswith("HGMMA"))
+    assert code.spills == 0 and products > 0
+    assert text.count("WARPGROUP.ARRIVE") == products / 2
+
+
+def test_products_are_wgmma_that_overlap_and_nothing_spills():
+    hold_overlapped(MODULE.Shape(3, 1, (16,)), is_up=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_up", [True, False], ids=["up", "down"])
+@pytest.mark.parametrize("shapes", [shapes for _, *shapes in MODULE.SHAPES[1:]], ids=name_shapes)
+def test_products_of_all_shapes_overlap(shapes, is_up):
+    hold_overlapped(shapes[not is_up], is_up)
 
 
 @pytest.mark.gpu

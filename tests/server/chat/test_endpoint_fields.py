@@ -1,9 +1,14 @@
 """The chat endpoint honours vLLM's fields: constraints, continued messages, scored and cut prompts, bad words."""
 
+import threading
 from dataclasses import replace
+from functools import partialmethod
 
 import pytest
 
+from firesteel.server import service
+from firesteel.server.chat import endpoint
+from firesteel.server.completions import endpoint as completions
 from firesteel.types import TokenLogprobs
 
 USER = {"role": "user", "content": "hi"}
@@ -40,7 +45,11 @@ def test_constraint_reaches_the_engine(server, fields, rule):
         ({"structured_outputs": {"json": "[1"}}, "structured_outputs.json"),
         ({"structured_outputs": {"json": {"type": "no"}}}, "structured_outputs.json"),
         ({"guided_regex": "a", "tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
+        ({"structured_outputs": {"choice": ["a" * 65000, "b" * 600]}}, "structured_outputs.choice"),
         ({"bad_words": [" "]}, "bad_words[0]"),
+        ({"bad_words": ["a" * 1024 + str(number) for number in range(20)]}, "bad_words[0]"),
+        ({"bad_words": [str(number) + "a" * 1000 for number in range(20)]}, "bad_words"),
+        ({"prompt_logprobs": 20, "n": 128, "truncate_prompt_tokens": 4000}, "prompt_logprobs"),
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
         ({"continue_final_message": True}, "messages"),
         ({"add_generation_prompt": False}, "add_generation_prompt"),
@@ -111,6 +120,22 @@ def test_prompt_is_scored(server, monkeypatch):
     ]
     assert server.engine.requests[0].params.prompt_logprobs == 1
     assert "prompt_logprobs" not in ask(server).json()
+
+
+def test_long_scored_prompt_is_spelled_outside_the_event_loop(server, monkeypatch):
+    """Other streams stood still for seconds while a long prompt's logprobs were spelled."""
+    threads = []
+    monkeypatch.setattr(service, "LONG_TEXT", 0)
+
+    def note(*args, work):
+        threads.append(threading.current_thread().name)
+        return work(*args)
+
+    for place, name in ((endpoint.Chat, "respond_with_scores"), (completions.Completions, "respond")):
+        monkeypatch.setattr(place, name, partialmethod(note, work=getattr(place, name)))
+    assert ask(server, prompt_logprobs=1).status == 200
+    assert server.post("/v1/completions", {"prompt": "ab", "prompt_logprobs": 1}).status == 200
+    assert len(threads) == 2 and all(name.startswith("asyncio_") for name in threads)
 
 
 def test_prompt_is_cut(server):

@@ -19,6 +19,16 @@ def test_parts_of_the_assistant_are_one_message_while_their_order_allows_it():
     assert [call.id for call in message.tool_calls] == ["1", "2"]
 
 
+def test_call_is_added_to_the_list_in_place():
+    """A copy per call took most of a second for 16,000 calls."""
+    chat = ConversationBuilder()
+    chat.add_call(call("1"))
+    [message] = chat.messages
+    calls = message.tool_calls
+    chat.add_call(call("2"))
+    assert message.tool_calls is calls
+
+
 def test_part_that_would_come_too_late_begins_a_message():
     chat = ConversationBuilder()
     chat.add_content("a")

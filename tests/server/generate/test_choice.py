@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from firesteel.chat.harmony import Harmony
-from firesteel.chat.message import ParsedMessage
+from firesteel.chat.message import ParsedMessage, TextDelta
 from firesteel.server.generate.choice import ChatReader, Choice, ChoicePiece, PromptReader, TextReader
 from firesteel.types import Request, RequestStatistics, SamplingParams, StepOutput
 
@@ -124,6 +124,17 @@ def test_turn_that_ends_in_a_call_has_the_reason_tool_calls(tokenizer, spelled):
     assert last.finish_reason == "tool_calls" and message.tool_calls[0].text == "{}"
     cut = read(ChatReader(Harmony(tokenizer), SamplingParams()), turn[:-1], 1, "length")[2]
     assert cut.finish_reason == "length"
+
+
+def test_echoed_text_is_one_delta(tokenizer):
+    """Each choice parsed the text token by token, which stopped all streams for seconds."""
+    harmony = Harmony(tokenizer)
+    reader = ChatReader(harmony, SamplingParams(), harmony.open_channel("final"), echoed="word " * 1000)
+    [output] = outputs(tokenizer.encode("."), 1, "length")
+    assert [delta.text for delta in reader.push(output).deltas if isinstance(delta, TextDelta)] == [
+        "word " * 1000,
+        ".",
+    ]
 
 
 @pytest.mark.parametrize("size", [1, 4, 1000])

@@ -2,7 +2,14 @@
 
 import pytest
 
-from firesteel.server.generate.prompt import encode_bad_words, spell_prompt_logprobs, spell_token, truncate
+from firesteel.errors import RequestError
+from firesteel.server.generate.prompt import (
+    check_prompt_logprobs,
+    encode_bad_words,
+    spell_prompt_logprobs,
+    spell_token,
+    truncate,
+)
 from firesteel.server.http.errors import ApiError
 from firesteel.types import TokenLogprobs
 
@@ -29,6 +36,22 @@ def test_impossible_length_is_refused(wanted):
 
 def test_bad_word_is_meant_at_the_start_and_after_a_space(tokenizer):
     assert encode_bad_words(["ab", " ab"], tokenizer) == ((97, 98), (32, 97, 98))
+
+
+def test_tokens_of_bad_words_are_bounded(tokenizer):
+    """Each choice sent all of them to the engine, on the event loop: seconds for 256 long words."""
+    words = [f"{number:04}" + "a" * 28 for number in range(256)]
+    assert len(encode_bad_words(words[:250], tokenizer)) == 500
+    with pytest.raises(RequestError, match="the words have 16640 tokens; at most 16384"):
+        encode_bad_words(words, tokenizer)
+
+
+def test_number_of_prompt_logprobs_is_bounded():
+    check_prompt_logprobs(131072, 1)
+    check_prompt_logprobs(1 << 30, None)
+    with pytest.raises(ApiError, match="3 tokens at each of 131072 tokens") as raised:
+        check_prompt_logprobs(131072, 2)
+    assert raised.value.param == "prompt_logprobs"
 
 
 def test_prompt_logprobs_have_ranks_where_they_are_known(tokenizer):

@@ -102,7 +102,7 @@ def test_fault_names_the_rule():
     tool, answer = in_pool(work)
     assert (tool.status, tool.param, tool.code) == (400, "tools", "invalid_schema")
     assert str(tool) == "tool 'f': the JSON schema cannot be enforced: Invalid type: strange"
-    assert answer.param == "response_format" and "only refers to itself" in str(answer)
+    assert answer.param == "response_format" and "refers only to itself" in str(answer)
 
 
 def test_slow_trial_is_killed_and_its_child_replaced():

@@ -2,8 +2,9 @@
 
 import pytest
 
-from firesteel.server.openai.fields import UNREAD_FIELDS
+from firesteel.server.openai.fields import UNREAD_FIELDS, find_unread
 from firesteel.server.openai.requests import ChatRequest, CompletionRequest, TokenizeRequest
+from firesteel.server.responses.schema import ResponseRequest
 
 SAMPLING = """frequency_penalty logit_bias max_tokens n presence_penalty seed stop stream stream_options temperature
 top_p user use_beam_search top_k min_p repetition_penalty watermarking length_penalty stop_token_ids
@@ -27,9 +28,10 @@ FIELDS = {
 BODIES = {
     ChatRequest: ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
     CompletionRequest: ("/v1/completions", {"prompt": "hi"}),
+    ResponseRequest: ("/v1/responses", {"input": "hi"}),
     TokenizeRequest: ("/tokenize", {"prompt": "hi"}),
 }
-CASES = [(kind, name) for kind, fields in UNREAD_FIELDS.items() for name in fields]
+CASES = [(kind, name) for kind in BODIES for name in find_unread(kind)]
 STRANGE = {"strange": ["value"]}
 
 
@@ -42,7 +44,7 @@ def test_every_field_is_read_or_in_the_table(kind):
 
 @pytest.mark.parametrize(("kind", "name"), CASES, ids=lambda value: getattr(value, "__name__", value))
 def test_field_that_is_not_read_is_accepted_or_refused_by_name(server, kind, name):
-    (path, body), field = BODIES[kind], UNREAD_FIELDS[kind][name]
+    (path, body), field = BODIES[kind], find_unread(kind)[name]
     for value in (None, *field.accepted):
         assert server.post(path, {**body, name: value}).status == 200
     answer = server.post(path, {**body, name: STRANGE})

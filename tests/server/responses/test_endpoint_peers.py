@@ -1,14 +1,14 @@
 """Clients of the Responses API, unmodified and configured as docs/clients.md says: tool loops, and Kindling."""
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 import pytest
+
+from tests.server import recipes
 
 LOOK = (
     "<|channel|>analysis<|message|>Weather.<|end|>"
@@ -20,15 +20,6 @@ FINAL = "<|channel|>final<|message|>It rains in Paris.<|return|>"
 CALL = "<|channel|>commentary to=functions.{}<|message|>{}<|call|>"
 # A served name that Codex takes for a model with the free-form tool apply_patch.
 FREE_FORM = "gpt-5.5"
-
-
-@pytest.fixture(scope="module")
-def recipes():
-    path = Path(__file__).parents[1] / "recipes.py"
-    spec = importlib.util.spec_from_file_location("recipes", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -60,7 +51,7 @@ def run(command, folder, **variables):
     return done.stdout
 
 
-def run_codex(recipes, server, model, folder):
+def run_codex(server, model, folder):
     """Runs `codex exec` without its sandbox, which not every machine can give; the scripts do no harm."""
     recipes.find_node()
     codex = recipes.find_client("node_modules/.bin/codex")
@@ -73,7 +64,7 @@ def run_codex(recipes, server, model, folder):
     return [json.loads(line) for line in lines]
 
 
-def run_node(recipes, title, server, model, folder):
+def run_node(title, server, model, folder):
     packages = recipes.find_client("node_modules")
     (folder / "node_modules").symlink_to(packages)
     (folder / "program.mjs").write_text(recipes.read_recipe(title, url=server.url, model=model))
@@ -85,11 +76,11 @@ def last_prompt(server):
 
 
 @pytest.mark.peer
-def test_codex_runs_a_command_and_a_tool_of_a_namespace(recipes, open_scripted, tmp_path):
+def test_codex_runs_a_command_and_a_tool_of_a_namespace(open_scripted, tmp_path):
     echo = CALL.format("exec_command", '{"cmd": "echo one-$((1 + 1))-three"}')
     close = CALL.format("multi_agent_v1__close_agent", '{"target": "nobody"}')
     server = open_scripted(echo, close, FINAL)
-    events = run_codex(recipes, server, "tiny", tmp_path)
+    events = run_codex(server, "tiny", tmp_path)
     items = [event["item"] for event in events if event["type"] == "item.completed"]
     assert items[-1]["type"] == "agent_message" and items[-1]["text"] == "It rains in Paris."
     assert "one-2-three" in last_prompt(server)
@@ -98,35 +89,35 @@ def test_codex_runs_a_command_and_a_tool_of_a_namespace(recipes, open_scripted, 
 
 
 @pytest.mark.peer
-def test_codex_applies_a_free_form_patch(recipes, open_scripted, tmp_path):
+def test_codex_applies_a_free_form_patch(open_scripted, tmp_path):
     patch = "*** Begin Patch\n*** Add File: hello.txt\n+hello\n*** End Patch"
     server = open_scripted(CALL.format("apply_patch", patch), FINAL, served_model_name=FREE_FORM)
-    run_codex(recipes, server, FREE_FORM, tmp_path)
+    run_codex(server, FREE_FORM, tmp_path)
     assert (tmp_path / "work" / "hello.txt").read_text() == "hello\n"
     assert "begin_patch" in server.engine.requests[0].params.grammar
 
 
 @pytest.mark.peer
-def test_codex_shows_the_answer_of_kindling(recipes, open_kindling, tmp_path):
-    events = run_codex(recipes, open_kindling, "kindling", tmp_path)
+def test_codex_shows_the_answer_of_kindling(open_kindling, tmp_path):
+    events = run_codex(open_kindling, "kindling", tmp_path)
     assert events[-1]["type"] == "turn.completed" and events[-1]["usage"]["output_tokens"] > 0
 
 
 @pytest.mark.peer
-def test_ai_sdk_runs_tools_in_steps(recipes, open_scripted, tmp_path):
+def test_ai_sdk_runs_tools_in_steps(open_scripted, tmp_path):
     server = open_scripted(LOOK, LOOK, FINAL)
-    assert run_node(recipes, "AI SDK", server, "tiny", tmp_path) == "It rains in Paris.\n"
+    assert run_node("AI SDK", server, "tiny", tmp_path) == "It rains in Paris.\n"
     assert len(server.engine.requests) == 3 and last_prompt(server).count('"sky":"rain"') == 2
     assert last_prompt(server).count("analysis<|message|>Weather.") == 2  # found by item_reference
 
 
 @pytest.mark.peer
-def test_javascript_sdk_streams(recipes, open_kindling, tmp_path):
-    assert "Paris" in run_node(recipes, "openai (JavaScript)", open_kindling, "kindling", tmp_path)
+def test_javascript_sdk_streams(open_kindling, tmp_path):
+    assert "Paris" in run_node("openai (JavaScript)", open_kindling, "kindling", tmp_path)
 
 
 @pytest.mark.peer
-def test_agents_run_their_tools(recipes, open_scripted, tmp_path):
+def test_agents_run_their_tools(open_scripted, tmp_path):
     server = open_scripted(LOOK, FINAL)
     python = recipes.find_client("agents/bin/python")
     program = recipes.read_recipe("openai-agents", url=server.url, model="tiny")
@@ -134,6 +125,6 @@ def test_agents_run_their_tools(recipes, open_scripted, tmp_path):
     assert "rain in Paris<|end|>" in last_prompt(server)
 
 
-def test_python_recipe_runs(recipes, server, tmp_path):
+def test_python_recipe_runs(server, tmp_path):
     program = recipes.read_recipe("openai (Python)", url=server.url, model="tiny")
     assert run([sys.executable, "-c", program], tmp_path) == "Hello.\n"

@@ -50,6 +50,13 @@ def test_oldest_is_dropped_first_and_the_limit_holds():
     assert store.get("d", "1").response.id == "d"
 
 
+def test_items_are_converted_once():
+    """Each of thousands of references converted all items of the response."""
+    store = ResponseStore(1 << 20)
+    store.put(stored("a"))
+    assert store.find_item("msg_a", "1", "x") is store.find_item("msg_a", "1", "y")
+
+
 def test_an_item_is_found_as_long_as_a_response_holds_it():
     store = ResponseStore(1 << 20)
     first = stored("a")

@@ -31,6 +31,13 @@ def collect(tools, **fields):
     return open_toolbox(asked, asked.input)
 
 
+def test_tools_in_namespaces_are_counted_before_they_are_read(monkeypatch):
+    monkeypatch.setattr("firesteel.server.responses.toolbox.read_entry", pytest.fail)
+    many = {"type": "namespace", "name": "many", "tools": [{"name": f"t{number}"} for number in range(1024)]}
+    with pytest.raises(ApiError, match="1025 tools, those in namespaces included; at most 1024"):
+        collect([LOOK, many])
+
+
 def test_namespaces_are_flattened_and_found_again():
     toolbox = collect([LOOK, AGENTS])
     assert [tool.spec.function.name for tool in toolbox.offered] == ["look", "agents__close", "agents__say"]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from threading import Thread
@@ -44,6 +45,9 @@ SLOW_S = 0.005  # a mask that takes longer delays the other requests of a step
 DECAY = 0.8  # of the time that a mask is expected to take, per mask
 GROWING_S = 0.001  # a mask that takes longer adds states to the grammar's lexer
 MASK_THREADS = 2
+# llguidance holds the GIL while it reads a token, even in a thread of its own, so all other requests wait. In an
+# ambiguous grammar the time grows with the square of the text's length.
+MOST_READ_S = 0.02
 
 
 class CompiledGrammar:
@@ -164,6 +168,7 @@ class GrammarMask:
         self._vocab_size = vocab_size
         self._threads = threads
         self._num_read = 0
+        self._is_too_slow = False
         self._bits = np.empty((vocab_size + 31) // 32, dtype=np.int32)
         self._latest: tuple[int, Tensor] | None = None  # number of tokens, and the mask after them
         self._pending: Future[None] | None = None  # of the next mask, computed by a thread
@@ -202,14 +207,16 @@ class GrammarMask:
     def _advance(self, token_ids: Sequence[int]) -> Tensor:
         if len(token_ids) < self._num_read:
             self._matcher.reset()
-            self._num_read = 0
+            self._num_read, self._is_too_slow = 0, False
         for token in token_ids[self._num_read :]:
             self._num_read += 1
-            if not self._matcher.is_stopped():
-                self._matcher.consume_token(token)
-        if not self._matcher.is_error():
+            if not (self._is_too_slow or self._matcher.is_stopped()):
+                _, seconds = _time(partial(self._matcher.consume_token, token))
+                self._is_too_slow = seconds > MOST_READ_S
+        has_failed = self._is_too_slow or self._matcher.is_error()
+        if not has_failed:
             self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
-        if self._matcher.is_error():
+        if has_failed or self._matcher.is_error():
             self._grammar.retire()
             return torch.zeros(self._vocab_size, dtype=torch.bool)
         bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little", count=self._vocab_size)

@@ -43,13 +43,9 @@ DEVICE void copy_bulk(void *to, const void *from, u32 bytes, u64 *bar) {
                  : "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(bar))
                  : "memory");
 }
-// Copies 16 bytes asynchronously, past L1. L2 fetches the 256 bytes around them.
+// Copies 16 bytes asynchronously, past L1. L2 fetches the 128 bytes around them.
 DEVICE void copy_sixteen(void *to, const void *from) {
-#if defined(FETCH) && FETCH == 128
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
-#else
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
-#endif
 }
 // Arrives at the barrier once all of this thread's `copy_sixteen` so far are complete.
 DEVICE void barrier_arrive_after_copies(u64 *bar) {
@@ -163,8 +159,8 @@ DEVICE u32 transpose(u32 x) {
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
     return y;
 }
-// Loads four 8 x 8 matrices of 16-bit values: lane l gives the address of row l % 8 of matrix l / 8, and receives of each
-// matrix two neighbours of row l / 4.
+// Loads four 8 x 8 matrices of 16-bit values: lane l gives the address of row l % 8 of matrix l / 8, and receives of
+// each matrix two neighbours of row l / 4.
 DEVICE void load_matrices(u32 *words, const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])

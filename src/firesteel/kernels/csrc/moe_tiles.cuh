@@ -1,6 +1,6 @@
 #pragma once
-// The tiles of the experts' rows and tokens, listed by every CTA from the number of tokens of each expert. Those with most
-// tokens come first; so the CTAs end together, and one loop after another handles each width.
+// The tiles of the experts' rows and tokens, listed by every CTA from the number of tokens of each expert. Those with
+// most tokens come first; so the CTAs end together, and one loop after another handles each width.
 #include "scan.cuh"
 
 constexpr int E = EXPERTS, STRIP = STRIP_BLOCKS, STRIPS = (NUM_ROWS / 64 + STRIP - 1) / STRIP;
@@ -29,8 +29,8 @@ struct Ranges {
 };
 
 struct Tiles {
-    int ends[NUM_WIDTHS];                        // of the tiles of each width
-    int before[E + 1];                           // ranges of the experts before, in order of width
+    int ends[NUM_WIDTHS];                  // of the tiles of each width
+    int before[E + 1];                     // ranges of the experts before, in order of width
     int experts[E], starts[E], counts[E];  // in order of width
 
     // By one warp.
@@ -64,7 +64,8 @@ struct Tiles {
         if (lane == 0) before[known] = ranges;
     }
     __device__ __forceinline__ int total() const { return ends[NUM_WIDTHS - 1]; }
-    // By a whole warp. The ranges of an expert come first, then its strips: CTAs that read the same weights run together.
+    // By a whole warp. The ranges of an expert come first, then its strips: CTAs that read the same weights run
+    // together.
     __device__ __forceinline__ Tile find(int item) const {
         int at = 0, lane = read_thread() % 32;
 #pragma unroll

@@ -1,7 +1,7 @@
 #pragma once
 // Order of activations that moe_wgmma reads: [K / 64, places, 64]. Of the 64 values of a place, a lane of a quad widens
-// 16 consecutive codes, so value 16 lane + i meets the weights of that lane: the columns of wgmma's operands are permuted
-// alike. Eight values, 16 bytes, are a part; parts are swizzled by the place, as wgmma reads them.
+// 16 consecutive codes, so value 16 lane + i meets the weights of that lane: the columns of wgmma's operands are
+// permuted alike. Eight values, 16 bytes, are a part; parts are swizzled by the place, as wgmma reads them.
 #include "primitives.cuh"
 
 // The column, of 64, that is value `i` of a part.

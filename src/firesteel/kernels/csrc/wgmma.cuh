@@ -1,7 +1,7 @@
 #pragma once
-// Wrappers of wgmma, Hopper's asynchronous matrix instruction: D [64, N] += A [64, 16] B [16, N], bf16 with sums in fp32.
-// Four warps multiply together: warp w has rows 16 w to 16 w + 15, and its lane l has rows l / 4 and l / 4 + 8. A comes
-// from registers, B from shared memory. Tests replace this file (tests/kernels/emulator/wgmma.cuh).
+// Wrappers of wgmma, Hopper's asynchronous matrix instruction: D [64, N] += A [64, 16] B [16, N], bf16 with sums in
+// fp32. Four warps multiply together: warp w has rows 16 w to 16 w + 15, and its lane l has rows l / 4 and l / 4 + 8. A
+// comes from registers, B from shared memory. Tests replace this file (tests/kernels/emulator/wgmma.cuh).
 #include "instructions.cuh"
 
 // Registers per thread that this warpgroup has from now on, out of those that the CTA was launched with.
@@ -21,8 +21,8 @@ DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" :::
 template <int PENDING> DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-// Descriptor of B [N, 64] at a multiple of 1024 bytes. A row is one token's 64 values of K, 128 bytes; its 16-byte parts
-// are at position part ^ row % 8. The next 16 values of K have a descriptor that is larger by 2.
+// Descriptor of B [N, 64] at a multiple of 1024 bytes. A row is one token's 64 values of K, 128 bytes; its 16-byte
+// parts are at position part ^ row % 8. The next 16 values of K have a descriptor that is larger by 2.
 DEVICE u64 describe_swizzled(const void *b) {
     return (u64)(shared_address(b) >> 4 & 0x3FFF) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }

@@ -18,6 +18,7 @@ from firesteel.errors import ArgumentsRefused, KernelError
 from firesteel.kernels.call_key import make_key
 from firesteel.kernels.ledger import Launch, Ledger, Ran, watch_launches
 from firesteel.kernels.op.device_code import CudaCode, DeviceCode
+from firesteel.kernels.op.lack import explain_lack
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import OpProfile
 from firesteel.kernels.op.requirement import Requirement
@@ -84,6 +85,7 @@ class Op(Generic[P, R]):
     profile: OpProfile | None = None
     replaces: tuple[Op[Any, Any], ...] = ()  # ops of the network whose work this one does in a decoding step
     combines: tuple[Op[Any, Any], ...] = ()  # ops that do the work of this one together
+    refused_names: dict[str, str] = field(default_factory=dict)  # part of a name -> why there is no implementation
     rounds_activations: bool = field(init=False)  # to the format in the field `activation` of its operands
 
     def __post_init__(self) -> None:
@@ -141,7 +143,8 @@ class Op(Generic[P, R]):
         """Chooses what may run: the variants of what was asked for as defined, or else the preferred order."""
         candidates = self._usable(device, asked)
         names = {candidate.name for candidate in candidates}
-        others = [name for name in self._runnable(device) if name not in names]
+        runnable = _select_runnable(device, self.implementations.values())
+        others = [way.name for way in runnable if way.name not in names]
         chosen = Chosen(self, candidates, ledger, tuple(others), required, activation)
         if required is not None and not any(required.names(candidate.name) for candidate in chosen.candidates):
             raise KernelError(f"{required} is required, but {self._why_not(device, required, chosen)}")
@@ -151,29 +154,31 @@ class Op(Generic[P, R]):
         if asked is None:
             preferred = [self.implementations[name] for name in self.order]
             return _select_runnable(device, preferred) or [self.implementations[REFERENCE]]
-        matching = [way for name, way in self.implementations.items() if asked in (name, name.partition(":")[0])]
-        if not matching:
-            raise KernelError(f"{self.name} has no implementation {asked!r}; it has {self._listing(device)}")
-        usable = _select_runnable(device, matching)
-        if not usable:
-            why = matching[0].needs(device)
-            raise KernelError(f"{self.name}={asked} {why}; here there is {self._listing(device)}")
-        return usable
+        if usable := _select_runnable(device, self._find_named(asked)):
+            return usable
+        if why := self.lacks(device, asked):
+            raise KernelError(f"{self.name}={asked} {why}; here there is {self.list_runnable(device)}")
+        raise KernelError(f"{self.name} has no implementation {asked!r}; it has {self.list_runnable(device)}")
+
+    def lacks(self, device: DeviceSpec, name: str) -> str | None:
+        """Returns why a known implementation or family does not run here; None if it does, or is unknown."""
+        if named := self._find_named(name):
+            return explain_lack(named, device)
+        return next((why for part, why in self.refused_names.items() if part in name), None)
+
+    def _find_named(self, name: str) -> list[Implementation[P, R]]:
+        return [way for full, way in self.implementations.items() if name in (full, full.partition(":")[0])]
 
     def _why_not(self, device: DeviceSpec, required: Requirement, chosen: Chosen[P, R]) -> str:
-        matching = [way for name, way in self.implementations.items() if required.names(name)]
-        if not matching:
+        if why := self.lacks(device, required.implementation):
+            return f"it {why}; here there is {self.list_runnable(device)}"
+        if not self._find_named(required.implementation):
             return f"{self.name} has only {', '.join(self.implementations)}"
-        if why := matching[0].needs(device):
-            return f"it {why}"
         would = ", ".join(candidate.name for candidate in chosen.candidates)
-        return f"{would} would run: add --kernels {self.name}={matching[0].name.partition(':')[0]}"
+        return f"{would} would run: add --kernels {self.name}={required.implementation}"
 
-    def _listing(self, device: DeviceSpec) -> str:
-        return ", ".join(self._runnable(device))
-
-    def _runnable(self, device: DeviceSpec) -> list[str]:
-        return [way.name for way in _select_runnable(device, self.implementations.values())]
+    def list_runnable(self, device: DeviceSpec) -> str:
+        return ", ".join(way.name for way in _select_runnable(device, self.implementations.values()))
 
 
 def _select_runnable(

@@ -212,18 +212,16 @@ def _constants(tiles: Tiles, q: Tensor, k_pages: Tensor, window: int | None) -> 
     }
 
 
-attention.implementation(
-    "flashinfer:fa3",
-    needs=flashinfer_ready("fa3"),
-    accepts=attention_library.refuse,
-    can_capture=False,
-)(functools.partial(attention_library.run, "fa3"))
-attention.implementation(
-    "flashinfer:fa2",
-    needs=flashinfer_ready("fa2"),
-    accepts=attention_library.refuse,
-    can_capture=False,
-)(functools.partial(attention_library.run, "fa2"))
+for backend in ("fa3", "fa2"):
+    attention.implementation(
+        f"flashinfer:{backend}",
+        needs=flashinfer_ready(backend),
+        accepts=attention_library.refuse,
+        can_capture=False,
+    )(functools.partial(attention_library.run, backend))
+attention.refused_names["trtllm"] = (
+    "is a function of FlashInfer that is not an implementation: flashinfer:fa3 and flashinfer:fa2 are"
+)
 attention.prefer("triton:decode", "triton:prefill")
 attention.samples(list_samples)
 attention.workloads(list_workloads)

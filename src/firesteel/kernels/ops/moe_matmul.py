@@ -236,6 +236,9 @@ def triton_kernels(operands: MoeMatmulOperands) -> Tensor:
     return library.run(operands.x, operands.ids, operands.weights, experts, ALPHA, operands.limit)
 
 
+moe_matmul.refused_names["trtllm"] = (
+    "is a function of FlashInfer, which refuses GPUs other than SM10x and SM12x, and is not an implementation"
+)
 moe_matmul.prefer("cuda:stream", "cuda:wgmma", "triton:gemv", "triton:gemm")
 moe_matmul.device_code(list_code)
 

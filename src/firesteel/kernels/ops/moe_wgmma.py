@@ -1,13 +1,14 @@
 """Expert matmuls for many tokens on Hopper: CUDA C++ with wgmma.
 
-Pairs of tokens and experts are sorted by expert (`csrc/moe_place.cu`) and tokens copied to their places
-(`csrc/moe_gather.cu`) in the order that the matmuls read. A tile is a strip of an expert's rows and up to some
-hundred of its tokens (`csrc/moe_wgmma.cu`): each weight is widened once per tile. The sum over a token's experts
-is in the order of its ranks, so the same inputs give the same bits.
+Pairs of tokens and experts are sorted by expert (`csrc/moe_place.cu`), and tokens are copied to their places
+(`csrc/moe_gather.cu`) in the order that the matmuls read. A tile is a strip of an expert's rows and up to 192 of
+its tokens (`csrc/moe_wgmma.cu`): each weight is widened once per tile. The results of a token's experts are added
+in the order of its ranks, so the same inputs give the same bits.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,9 +39,10 @@ class Shape:
     warpgroups: int  # that multiply
     blocks: int  # of 64 rows, per warpgroup
     widths: tuple[int, ...]  # numbers of tokens that are multiplied at a time, descending
-    most_stages: int = MOST_STAGES
-    fetch: int = 128
-    sync_width: int = 0
+    sync_width: int = 0  # up to which mma multiplies instead of wgmma
+
+    def __str__(self) -> str:
+        return f"{self.strip * BLOCK}x{self.widths[0]}"
 
     @property
     def strip(self) -> int:
@@ -68,23 +70,31 @@ class Shape:
         A loop waits for all of its stages, so there must be twice as many. Without a stage that fits, both are 0.
         """
         for together in (TOGETHER, 1):
-            for stages in range(self.most_stages // together * together, 2 * together - 1, -together):
+            for stages in range(MOST_STAGES // together * together, 2 * together - 1, -together):
                 fits = self.shared_bytes(stages, is_up, columns, experts) <= limit
                 if fits and columns // BLOCK % together == 0:
                     return stages, together
         return 0, 0
 
 
-NARROW = (32, 24, 16, 8)
-WIDE = (96, 80, 64, 48, 32, 16)
-WIDEST = (192, 160, 128, 96, 80, 64, 48, 32, 16)
-FEW = (Shape(3, 2, NARROW), Shape(3, 1, NARROW))  # for gate and up, and for down
-MANY = (Shape(3, 2, WIDE), Shape(3, 1, WIDEST))
-FEW_PAIRS = 16  # per expert, on average
+def _list_widths(most: int, least: int, by: int = 8) -> tuple[int, ...]:
+    return tuple(range(most, least - 1, -by))
+
+
+# The largest average number of pairs per expert, with the shapes of gate and up and of down: the fastest of those
+# tried on an H200 (docs/prompts.md). With few tokens more warps widen weights, with many a warp has more sums.
+SHAPES = (
+    (16, Shape(6, 1, _list_widths(24, 8), sync_width=24), Shape(5, 1, _list_widths(32, 8), sync_width=24)),
+    (32, Shape(6, 1, _list_widths(40, 8)), Shape(5, 1, _list_widths(64, 16))),
+    (48, Shape(3, 2, _list_widths(64, 16)), Shape(5, 1, _list_widths(64, 16))),
+    (72, Shape(3, 2, _list_widths(96, 32)), Shape(3, 1, _list_widths(192, 48, 16))),
+    (math.inf, Shape(2, 2, _list_widths(144, 64)), Shape(3, 1, _list_widths(144, 64))),
+)
+WIDEST = max(shape.widths[0] for _, *shapes in SHAPES for shape in shapes)
 
 
 def choose_shapes(pairs: int, experts: int) -> tuple[Shape, Shape]:
-    return FEW if pairs <= FEW_PAIRS * experts else MANY
+    return next((up, down) for most, up, down in SHAPES if pairs <= most * experts)
 
 
 def refuse(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, activation: str) -> str | None:
@@ -131,8 +141,8 @@ def _refuse_memory(machine: Machine, ids: Tensor, experts: Experts) -> str | Non
 
 
 def count_places(pairs: int, experts: int) -> int:
-    """Returns the places of sorted pairs: an expert's begin at a multiple of 8, and tiles read past the last one."""
-    return -(-(pairs + 7 * min(pairs, experts)) // 8) * 8 + max(WIDEST)
+    """Returns the number of places: an expert's begin at a multiple of 8, and tiles read past the last one."""
+    return -(-(pairs + 7 * min(pairs, experts)) // 8) * 8 + WIDEST
 
 
 @keep
@@ -140,7 +150,7 @@ def plan(machine: Machine, shape: Shape, *, is_up: bool, columns: int, rows: int
     """Plans one matmul: an expert has `rows` of `columns` weights."""
     stages, together = shape.plan_ring(is_up, columns, experts, machine.shared_bytes)
     shared_bytes = shape.shared_bytes(stages, is_up, columns, experts)
-    defines = {
+    defines: dict[str, int | str] = {
         "IS_UP": is_up,
         "NUM_COLUMNS": columns,
         "NUM_ROWS": rows,
@@ -150,7 +160,6 @@ def plan(machine: Machine, shape: Shape, *, is_up: bool, columns: int, rows: int
         "STRIP_BLOCKS": shape.strip,
         "NUM_STAGES": stages,
         "STEPS_TOGETHER": together,
-        "FETCH": shape.fetch,
         "SYNC_WIDTH": shape.sync_width,
         "WIDTHS": ",".join(map(str, shape.widths)),
         "SHARED_BYTES": shared_bytes,
@@ -178,26 +187,16 @@ def list_plans(capability: tuple[int, int], sizes: Sizes) -> Iterator[CudaCode]:
     if capability != FIRST:
         return
     machine, hidden, inter, experts = machine_of(capability), sizes.hidden, sizes.intermediate, sizes.experts
-    for name, (up, down) in {"few": FEW, "many": MANY}.items():
-        for pass_name, shape, is_up, columns, rows in (
-            ("up", up, True, hidden, 2 * inter),
-            ("down", down, False, inter, hidden),
-        ):
+    for name, is_up, columns, rows in (("up", True, hidden, 2 * inter), ("down", False, inter, hidden)):
+        for shape in dict.fromkeys(up if is_up else down for _, up, down in SHAPES):
             kernel = plan(machine, shape, is_up=is_up, columns=columns, rows=rows, experts=experts)
-            yield CudaCode(variant=f"cuda:wgmma {pass_name} {name}", kernel=kernel)
+            yield CudaCode(variant=f"cuda:wgmma {name} {shape}", kernel=kernel)
     yield CudaCode(variant="cuda:wgmma place", kernel=plan_place(experts=experts))
     yield CudaCode(variant="cuda:wgmma gather", kernel=plan_gather(hidden=hidden, active=sizes.active))
     yield CudaCode(variant="cuda:wgmma sum", kernel=plan_sum(hidden=hidden, active=sizes.active))
 
 
-def run(
-    x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    experts: Experts,
-    limit: float,
-    shapes: tuple[Shape, Shape] | None = None,
-) -> Tensor:
+def run(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float) -> Tensor:
     """Returns y [T, H] of moe_matmul. Each kernel but the first starts before the one ahead of it has ended."""
     (tokens, hidden), active, machine = x.shape, ids.shape[1], find_machine(x.device)
     num_experts, rows = experts.gate_up_bias.shape
@@ -212,17 +211,17 @@ def run(
     sorted_weights = empty(num_places, dtype=torch.float32)
     gathered, inner = (empty(columns // BLOCK, num_places, BLOCK, dtype=x.dtype) for columns in (hidden, inter))
     parts, y = empty(pairs, hidden, dtype=x.dtype), torch.empty_like(x)
-    place = plan_place(experts=num_experts)
-    launch(place, (-(-pairs // PLACE_THREADS),), (ids, weights, places, order, sorted_weights, starts, counts, pairs), False)
+    place, chunks = plan_place(experts=num_experts), -(-pairs // PLACE_THREADS)
+    launch(place, (chunks,), (ids, weights, places, order, sorted_weights, starts, counts, pairs), False)
     gather = plan_gather(hidden=hidden, active=active)
     launch(gather, (tokens,), (x, ids, places, gathered, num_places), True)
-    up, down = shapes or choose_shapes(pairs, num_experts)
+    up, down = choose_shapes(pairs, num_experts)
     sizes, grid, sorting = {"experts": num_experts}, (machine.num_sms,), (starts, counts, order, sorted_weights)
     kernel = plan(machine, up, is_up=True, columns=hidden, rows=rows, **sizes)
     of_up = (experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
-    launch(kernel, grid, (gathered, *sorting, *of_up, inner, limit, num_places), True)
+    launch(kernel, grid, (gathered, *sorting, *of_up, inner, limit, num_places), True, tile=up)
     kernel = plan(machine, down, is_up=False, columns=inter, rows=hidden, **sizes)
     of_down = (experts.down_codes, experts.down_scales, experts.down_bias)
-    launch(kernel, grid, (inner, *sorting, *of_down, parts, limit, num_places), True)
+    launch(kernel, grid, (inner, *sorting, *of_down, parts, limit, num_places), True, tile=down)
     launch(plan_sum(hidden=hidden, active=active), (tokens,), (parts, ids, y), True)
     return y

@@ -98,11 +98,11 @@ def check_measured(outcomes: Iterable[OpOutcome], required: Required) -> None:
 def _usable(
     op: Op[Any, Any], device: DeviceSpec, wanted: Requirement, implementations: tuple[str, ...]
 ) -> Implementations:
+    if why := op.lacks(device, wanted.implementation):
+        raise KernelError(f"{wanted} is required, but it {why}; here there is {op.list_runnable(device)}")
     named = [entry for entry in op.implementations.values() if wanted.names(entry.name)]
     if not named:
         raise KernelError(f"{wanted} is required, but {op.name} has only {', '.join(op.implementations)}")
-    if all(why := [entry.needs(device) for entry in named]):
-        raise KernelError(f"{wanted} is required, but it {why[0]}")
     asked = [entry for entry in named if entry in choose(op, device, implementations)]
     if not asked:
         cure = f"add --implementation {wanted.implementation}"

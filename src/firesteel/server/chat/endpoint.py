@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from firesteel.server.chat.answer import ChatAnswer
 from firesteel.server.chat.conversation import find_grammar, may_need_grammar, render_chat
 from firesteel.server.generate.choice import ChatReader, Choice
 from firesteel.server.generate.constraint import build_constraint, find_form
-from firesteel.server.generate.prompt import spell_prompt_logprobs, truncate
+from firesteel.server.generate.prompt import check_prompt_logprobs, spell_prompt_logprobs, truncate
 from firesteel.server.generate.sampling import sampling_params
 from firesteel.server.http.body import read_body
 from firesteel.server.http.errors import ApiError, json_response
@@ -66,6 +66,7 @@ class Chat:
         prompt = await service.encode_chat(messages, ending="open" if asked.continue_final_message else "prompt")
         prompt = truncate(prompt, asked.truncate_prompt_tokens, max_context=service.max_context, num_new=most)
         room = service.room_after(len(prompt))
+        check_prompt_logprobs(len(prompt) * (asked.n or 1), asked.prompt_logprobs)
         grammar = await self.find_grammar(asked) if may_need_grammar(asked) else None
         params = sampling_params(
             asked,
@@ -78,8 +79,7 @@ class Chat:
             bad_words=await service.encode_bad_words(asked.bad_words),
         )
         begun = service.harmony.open_channel(messages[-1].channel) if asked.continue_final_message else []
-        if asked.echo:
-            begun += service.tokenizer.encode(messages[-1].content)
+        echoed = messages[-1].content if asked.echo else ""
         stops = params.stop_ids(service.stop_ids | service.harmony.stop_token_ids)
         salt = service.salt_of(owner, asked.cache_salt)
         requests = service.requests(name, prompt, params, count=asked.n or 1, stops=stops, cache_salt=salt)
@@ -92,7 +92,8 @@ class Chat:
             prompt_text=await service.decode(prompt) if asked.return_prompt_text else UNSET,
             params=params,
             choices=[
-                Choice(request=request, reader=ChatReader(service.harmony, params, begun)) for request in requests
+                Choice(request=request, reader=ChatReader(service.harmony, params, begun, echoed=echoed))
+                for request in requests
             ],
             entry=entry,
         )
@@ -127,7 +128,6 @@ class Chat:
             async for index, piece in pieces:
                 answers[index].add(piece)
                 scored += piece.prompt_logprobs if index == 0 else ()
-        has_scores, tokenizer = turn.asked.prompt_logprobs is not None, self.service.tokenizer
         completion = ChatCompletion(
             id=turn.name,
             created=self.service.now(),
@@ -136,8 +136,16 @@ class Chat:
             usage=count_usage(turn.choices),
             prompt_token_ids=turn.prompt if turn.asked.return_token_ids else UNSET,
             prompt_text=turn.prompt_text,
-            prompt_logprobs=spell_prompt_logprobs(scored, tokenizer) if has_scores else UNSET,
         )
+        num_top = turn.asked.prompt_logprobs
+        if num_top is None:
+            return json_response(completion)
+        return await self.service.run_off_loop(
+            len(scored) * (num_top + 1), partial(self.respond_with_scores, completion, scored)
+        )
+
+    def respond_with_scores(self, completion: ChatCompletion, scored: Sequence[TokenLogprobs]) -> Response:
+        completion.prompt_logprobs = spell_prompt_logprobs(scored, self.service.tokenizer)
         return json_response(completion)
 
     async def stream(self, turn: ChatTurn) -> AsyncGenerator[bytes, None]:

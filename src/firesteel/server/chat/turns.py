@@ -34,7 +34,9 @@ class ConversationBuilder:
 
     def add_call(self, call: ToolCall) -> None:
         message = self._open or self._begin()
-        message.tool_calls = [*(message.tool_calls or ()), call]
+        if message.tool_calls is None:
+            message.tool_calls = []
+        message.tool_calls.append(call)
 
     def _has_content(self, message: AssistantMessage) -> bool:
         return message.content is not None or message.tool_calls is not None

@@ -41,6 +41,12 @@ class CompletionAnswer:
         """True if there is something to send. An echoed prompt waits for the first token and its logprobs."""
         return bool((self._text and self._ids) or self._last.finish_reason)
 
+    @property
+    def num_scores(self) -> int:
+        """Number of logprobs that `take` spells."""
+        scored = [*(self._prompt_logprobs if self._is_first else ()), *self._logprobs]
+        return sum(1 + len(logprobs.top) for logprobs in scored)
+
     def add(self, piece: ChoicePiece) -> None:
         self._text += piece.text
         self._ids += piece.token_ids

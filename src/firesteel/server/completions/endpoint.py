@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from firesteel.chat.grammar import build_text_grammar
 from firesteel.server.completions.answer import CompletionAnswer
 from firesteel.server.generate.choice import Choice, ChoiceReader, PromptReader, TextReader
 from firesteel.server.generate.constraint import build_constraint, find_text_form
-from firesteel.server.generate.prompt import Words, truncate
+from firesteel.server.generate.prompt import Words, check_prompt_logprobs, truncate
 from firesteel.server.generate.sampling import sampling_params
 from firesteel.server.http.body import read_body
 from firesteel.server.http.errors import ApiError, json_response
@@ -66,6 +66,8 @@ class Completions:
             await self.find_grammar(asked, len(prompts)),
             await service.encode_bad_words(asked.bad_words),
         )
+        num_tokens = sum(map(len, prompts)) * (asked.n or 1)
+        check_prompt_logprobs(num_tokens, count_prompt_logprobs(asked))
         requests: list[Request] = []
         salt = service.salt_of(owner, asked.cache_salt)
         for number, prompt in enumerate(prompts):
@@ -139,6 +141,10 @@ class Completions:
         async with aclosing(self.service.run(task.choices, task.entry)) as pieces:
             async for index, piece in pieces:
                 answers[index].add(piece)
+        size = sum(answer.num_scores for answer in answers)
+        return await self.service.run_off_loop(size, lambda: self.respond(task, answers))
+
+    def respond(self, task: CompletionTask, answers: Sequence[CompletionAnswer]) -> Response:
         completion = Completion(
             id=task.name,
             created=self.service.now(),
@@ -163,7 +169,8 @@ class Completions:
             async for index, piece in pieces:
                 answers[index].add(piece)
                 if answers[index].has_news:
-                    chunk.choices = [answers[index].take()]
+                    size, take = answers[index].num_scores, answers[index].take
+                    chunk.choices = [await self.service.run_off_loop(size, take)]
                     if is_continuous:
                         chunk.usage = self.usage(task)
                     yield event(chunk)

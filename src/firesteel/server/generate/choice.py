@@ -94,13 +94,17 @@ class Choice:
 class ChatReader:
     """Reads the parts of an assistant's message. Stop strings count in its content, not in its reasoning.
 
-    If the message continues one of the prompt, `begun` are the tokens of that message: its header, and its text if
-    that belongs to the answer.
+    If the message continues one of the prompt, `begun` are the tokens of that message's header, and `echoed` is the
+    part of its text that belongs to the answer.
     """
 
-    def __init__(self, harmony: Harmony, params: SamplingParams, begun: Sequence[int] = ()) -> None:
+    def __init__(
+        self, harmony: Harmony, params: SamplingParams, begun: Sequence[int] = (), *, echoed: str = ""
+    ) -> None:
         self.stream = HarmonyStream(harmony)
         self._begun = [delta for token in begun for delta in self.stream.push(token)]
+        if echoed:
+            self._begun.append(TextDelta(index=self._begun[-1].index, text=echoed))
         self._special_ids = frozenset(harmony.tokenizer.special_ids.values())
         self._params = params
         self._filter = StopFilter(params.stop, include=params.include_stop_str_in_output)

@@ -18,6 +18,7 @@ from firesteel.chat.schema import find_flaw
 from firesteel.errors import RequestError
 from firesteel.server.grammar.pool import GrammarTrials, refuse
 from firesteel.server.http.errors import ApiError
+from firesteel.server.openai.limits import MAX_GRAMMAR_CHARACTERS
 from firesteel.server.openai.requests import (
     GenerationRequest,
     JsonFormat,
@@ -105,6 +106,9 @@ async def build_constraint(form: Form, trials: GrammarTrials) -> Constraint:
         case "regex":
             return constrain_regex(form.value, name=form.name)
         case "choice":
+            if (count := sum(map(len, form.value))) > MAX_GRAMMAR_CHARACTERS:
+                message = f"{form.name}: the texts have {count} characters; at most {MAX_GRAMMAR_CHARACTERS}"
+                raise ApiError(400, message, param=form.name, code="invalid_value")
             return constrain_choice(form.value, name=form.name)
         case "grammar":
             text = await trials.convert(form.name, form.value) if is_gbnf(form.value) else form.value

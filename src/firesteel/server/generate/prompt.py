@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from firesteel.chat.tokenizer import Tokenizer
+from firesteel.errors import RequestError
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai.answers import PromptLogprob
+from firesteel.server.openai.limits import MAX_BAD_WORD_TOKENS, MAX_PROMPT_LOGPROBS
 from firesteel.types import TokenLogprobs
 
 Words = tuple[tuple[int, ...], ...]
@@ -32,7 +34,23 @@ def truncate(
 def encode_bad_words(words: Sequence[str], tokenizer: Tokenizer) -> Words:
     """Returns the tokens of each word, at the start of a text and after a space."""
     texts = [text for word in words for text in (word.lstrip(), " " + word.lstrip())]
-    return tuple(dict.fromkeys(map(tuple, tokenizer.encode_batch(texts))))
+    encoded = tuple(dict.fromkeys(map(tuple, tokenizer.encode_batch(texts))))
+    if (count := sum(map(len, encoded))) > MAX_BAD_WORD_TOKENS:
+        raise RequestError(f"the words have {count} tokens; at most {MAX_BAD_WORD_TOKENS} are compared")
+    return encoded
+
+
+def check_prompt_logprobs(num_tokens: int, num_top: int | None) -> None:
+    """Refuses more logprobs than an answer may have; `num_tokens` are those of the prompts of all choices."""
+    if num_top is None or num_tokens * (num_top + 1) <= MAX_PROMPT_LOGPROBS:
+        return
+    raise ApiError(
+        400,
+        f"logprobs of {num_top + 1} tokens at each of {num_tokens} tokens of the prompts of all choices; an answer "
+        f"has at most {MAX_PROMPT_LOGPROBS}: ask for fewer, or shorten the prompts",
+        param="prompt_logprobs",
+        code="too_many_values",
+    )
 
 
 def spell_token(token_id: int, tokenizer: Tokenizer, *, as_id: bool) -> str:

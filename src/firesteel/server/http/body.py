@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from firesteel.config import ServerConfig
 from firesteel.server.http.errors import ApiError, ClientGone
-from firesteel.server.openai.fields import UNREAD_FIELDS
+from firesteel.server.openai.fields import find_unread
 from firesteel.server.openai.limits import MAX_CONTAINERS, MAX_TEXTS, MAX_UNKNOWN_FIELDS, MAX_VALUES
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ def parse(body: bytes, kind: type[T]) -> T:
 
 def check_unread(given: Mapping[str, msgspec.Raw], kind: type[msgspec.Struct]) -> frozenset[str]:
     """Refuses fields that ask for what is not supported; returns those that are known to change nothing."""
-    fields = UNREAD_FIELDS.get(kind, {})
+    fields = find_unread(kind)
     unread = frozenset(given.keys() & fields.keys())
     for name in sorted(unread):
         field = fields[name]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from firesteel.server.openai.requests import ChatRequest, CompletionRequest, TokenizeRequest
+from firesteel.server.openai.requests import ChatRequest, CompletionRequest, GenerationRequest, TokenizeRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +91,21 @@ CHAT = {
     "truncation_side": UnreadField("the end of a conversation cannot be cut off", ("left",)),
 }
 ALWAYS_ACCEPTED = {name: UnreadField(reason, accepts_all=True) for name, reason in (NO_EFFECT | HINTS).items()}
+GENERATION = ALWAYS_ACCEPTED | SAMPLING | ENGINE
 UNREAD_FIELDS: Mapping[type[msgspec.Struct], Mapping[str, UnreadField]] = {
-    ChatRequest: ALWAYS_ACCEPTED | SAMPLING | ENGINE | TEMPLATE | CHAT,
-    CompletionRequest: ALWAYS_ACCEPTED
-    | SAMPLING
-    | ENGINE
-    | {"prompt_embeds": UnreadField("prompts are texts or token ids", EMPTY)},
+    GenerationRequest: GENERATION,
+    ChatRequest: GENERATION | TEMPLATE | CHAT,
+    CompletionRequest: GENERATION | {"prompt_embeds": UnreadField("prompts are texts or token ids", EMPTY)},
     TokenizeRequest: {
         "add_special_tokens": ALWAYS_ACCEPTED["add_special_tokens"],
         "mm_processor_kwargs": ENGINE["mm_processor_kwargs"],
         **TEMPLATE,
     },
 }
+
+
+@lru_cache
+def find_unread(kind: type[msgspec.Struct]) -> Mapping[str, UnreadField]:
+    """Returns the unread fields of a type of requests: its own table, or else that of the type it extends."""
+    table = next((UNREAD_FIELDS[base] for base in kind.__mro__ if base in UNREAD_FIELDS), {})
+    return {name: field for name, field in table.items() if name not in kind.__struct_fields__}

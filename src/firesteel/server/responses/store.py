@@ -50,7 +50,7 @@ class StoreEntry:
 
     stored: Stored
     num_bytes: int
-    item_names: frozenset[str]
+    items: Mapping[str, Item]  # by id
 
 
 class ResponseStore:
@@ -74,10 +74,10 @@ class ResponseStore:
             return
         while self.num_bytes + size > self.most_bytes:
             self._drop(next(iter(self._entries)))
-        names = frozenset(item.id for item in stored.items() if item.id)
-        self._entries[key] = StoreEntry(stored, size, names)
+        items = {item.id: item for item in stored.items() if item.id}
+        self._entries[key] = StoreEntry(stored, size, items)
         self.num_bytes += size
-        for name in names:
+        for name in items:
             self._holders.setdefault((stored.owner, name), []).append(key)
 
     def get(self, name: str, owner: str) -> Stored:
@@ -106,7 +106,7 @@ class ResponseStore:
                 param=place,
                 code="item_not_found",
             )
-        return next(item for item in self._entries[holders[-1]].stored.items() if item.id == name)
+        return self._entries[holders[-1]].items[name]
 
     def delete(self, name: str, owner: str) -> None:
         if (owner, name) not in self._entries:
@@ -118,7 +118,7 @@ class ResponseStore:
         if entry is None:
             return
         self.num_bytes -= entry.num_bytes
-        for name in entry.item_names:
+        for name in entry.items:
             holders = self._holders[key[0], name]
             holders.remove(key)
             if not holders:

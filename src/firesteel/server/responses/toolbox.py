@@ -65,6 +65,9 @@ def open_toolbox(asked: ResponseRequest, items: Sequence[Item]) -> Toolbox:
     for number, item in enumerate(items):
         inner = enumerate(item.tools or ()) if item.type == "additional_tools" else ()
         entries += [(f"input[{number}].tools[{index}]", entry) for index, entry in inner]
+    count = sum(len(entry.tools or ()) if entry.type == "namespace" else 1 for _, entry in entries)
+    if count > MAX_TOOLS:
+        raise ApiError(400, f"{count} tools, those in namespaces included; at most {MAX_TOOLS}", param="tools")
     hosted = [(place, entry.type) for place, entry in entries if entry.type in HOSTED]
     offered: list[OfferedTool] = []
     for place, entry in entries:
@@ -77,10 +80,6 @@ def open_toolbox(asked: ResponseRequest, items: Sequence[Item]) -> Toolbox:
             f"{place}: tools of type {kind} are run by OpenAI and not available here; give functions",
             param=f"{place}.type",
             code="unsupported_tool",
-        )
-    if len(offered) > MAX_TOOLS:
-        raise ApiError(
-            400, f"{len(offered)} tools, those in namespaces included; at most {MAX_TOOLS}", param="tools"
         )
     if hosted:
         log.warning("hosted tools left out", extra={"types": sorted({kind for _, kind in hosted})})
