@@ -66,10 +66,12 @@ def test_a_real_checkpoint_adds_its_parts_before_the_long_ones():
         "model-decode",
         "model-engine",
         "model-serve",
+        "model-llama-benchy",
         "model-quality",
     ]
-    assert real[2:7] == added and all(flag(part.arguments, "--model") == str(MODEL) for part in added)
-    serve, quality = added[3], added[4]
+    assert real[2:8] == added and all(flag(part.arguments, "--model") == str(MODEL) for part in added)
+    serve, benchy, quality = added[3:]
+    assert benchy.arguments[:2] == ("lab", "benchy") and flag(benchy.arguments, "--depth") == "0,4096,16384"
     assert serve.arguments[:4] == ("lab", "run", "--level", "4") and serve.result_file == "result.json"
     assert flag(quality.arguments, "--precision") == "all MXFP4"  # compared with the checkpoint as shipped
 
@@ -78,11 +80,12 @@ def test_a_cpu_gets_sizes_of_a_real_checkpoint_that_it_can_compute():
     """Once a CPU was given prompts of 8192 tokens, and the part did not end in an hour."""
     for quick in (False, True):
         parts = {part.name: part.arguments for part in list_parts(CPU, FOLDER, quick=quick, model=MODEL)}
-        assert {"model-prefill", "model-engine", "model-serve", "model-quality"} <= parts.keys()
+        assert {"model-prefill", "model-engine", "model-serve", "model-llama-benchy"} <= parts.keys()
         assert "model-decode" not in parts  # list_left_out says why
         assert max(map(int, flag(parts["model-prefill"], "--tokens").split(","))) <= 64
         assert int(flag(parts["model-engine"], "--requests")) <= 2
         assert "--quick" in parts["model-serve"]
+        assert flag(parts["model-llama-benchy"], "--depth") == "0,512"
 
 
 def test_every_part_has_expected_minutes_and_quick_has_fewer():

@@ -1,7 +1,9 @@
 """A run: parts that fail, hang, exhaust memory or are killed, and the file that each of these leaves."""
 
+import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,12 +17,17 @@ import firesteel
 from firesteel.device import GIB, find_device
 from firesteel.device.host_memory import HostMemory
 from firesteel.errors import UserError
+from firesteel.exam import TEXT, read_items
 from firesteel.measure.record import Record
 from firesteel.spark_report import run as report_run
+from firesteel.spark_report.pack import pack
+from firesteel.spark_report.report import Report
 from firesteel.spark_report.run import find_least_free_bytes, make_report
+from firesteel.surroundings import look_around
 
 CPU = find_device("cpu")
 KINDLING = Path(firesteel.__file__).parent / "kindling"
+BOOK = "https://www.gutenberg.org/files/1661/1661-0.txt"  # llama-benchy's, here with another text
 SLEEP = (sys.executable, "-c", "import time; time.sleep(60)")
 FAIL = (sys.executable, "-c", "raise SystemExit(3)")
 # A report whose second part sleeps: the first ends at once.
@@ -75,6 +82,21 @@ def test_records_plots_and_samples_are_included(report, tmp_path):
     assert rows[0] == ["part", "seconds", "available_gib", "sm_mhz", "memory_mhz", "temperature_c", "draw_w"]
     assert {row[0] for row in rows[1:]} == {"doctor", "verify", "prove", "bench-bf16"}
     assert all(float(row[2]) > 0 for row in rows[1:])
+
+
+def test_files_of_llama_benchy_are_included_without_paths(tmp_path, unzip):
+    folder, out = tmp_path / "parts" / "model-llama-benchy", tmp_path / "r.zip"
+    folder.mkdir(parents=True)
+    for name in ("llama-benchy.json", "llama-benchy.txt", "firesteel.log"):
+        (folder / name).write_text(f'{{"model": "/data/jane/model", "home": "{Path.home()}/x"}}')
+    state = Report(
+        device=CPU, surroundings=look_around(CPU), quick=True, planned=[], model=Path("/data/jane/model")
+    )
+    pack(out, state, folder.parent)
+    files = unzip(out)
+    for ending in ("json", "txt"):
+        assert files[f"model-llama-benchy-llama-benchy.{ending}"] == '{"model": "MODEL", "home": "~/x"}'
+    assert not any("firesteel.log" in name for name in files)
 
 
 def test_no_home_folder_is_in_any_file(report):
@@ -174,11 +196,22 @@ def test_unwritable_file_is_an_error_before_anything_runs(tmp_path):
 
 
 @pytest.mark.slow
-def test_real_parts_run_on_this_machine(tmp_path):
+def test_real_parts_run_on_this_machine(tmp_path, monkeypatch, unzip):
     """With the built-in checkpoint: its parts once failed or never ended, unnoticed."""
     told = []
+    cache = tmp_path / ".cache" / "llama-benchy"
+    cache.mkdir(parents=True)
+    text = " ".join(item.text or "" for item in read_items(TEXT))
+    (cache / f"{hashlib.md5(BOOK.encode()).hexdigest()}.txt").write_text(text * 20)
+    monkeypatch.setenv("HOME", str(tmp_path))
     parts = make_report(find_device(), tmp_path / "r.zip", quick=True, model=KINDLING, tell=told.append)
     assert not any(part.exit_code for part in parts), [part.last_words for part in parts]
     assert all(part.result for part in parts)
     real = {part.name for part in parts if part.name.startswith("model-")}
-    assert real >= {"model-prefill", "model-engine", "model-serve", "model-quality"}
+    assert real >= {"model-prefill", "model-engine", "model-serve", "model-llama-benchy", "model-quality"}
+    files = unzip(tmp_path / "r.zip")
+    [benchy] = [line for line in files["summary.md"].splitlines() if line.startswith("- model-llama-benchy: ")]
+    assert re.search(r"pp512: [\d.]+ tok/s, tg16: [\d.]+ tok/s, pp512 @ d512: [\d.]+ tok/s, tg16 @ d512: ", benchy)
+    assert len(json.loads(files["model-llama-benchy-llama-benchy.json"])["benchmarks"]) == 2
+    assert "Coherence test PASSED" in files["model-llama-benchy-llama-benchy.txt"]
+    assert not any(str(folder) in text for folder in (tmp_path, KINDLING) for text in files.values())

@@ -28,6 +28,13 @@ def part(name, result, **told):
     return PartReport(name=name, command="", seconds=9.0, result=result, **told)
 
 
+def benchy_row(depth, pp, tg):
+    """Returns a row as in llama-benchy's report."""
+    pp_throughput, tg_throughput = (None if speed is None else {"mean": speed} for speed in (pp, tg))
+    sizes = {"context_size": depth, "prompt_size": 2048, "response_size": 32}
+    return {**sizes, "pp_throughput": pp_throughput, "tg_throughput": tg_throughput}
+
+
 @pytest.mark.parametrize(
     ("name", "rows", "shown"),
     [
@@ -61,6 +68,11 @@ def part(name, result, **told):
             {"levels": [{**LEVEL, "passed": False, "reason": "the server did not start"}]},
             "the server did not start",
         ),
+        (
+            "model-llama-benchy",
+            {"benchmarks": [benchy_row(0, 1854.44, 60.71), benchy_row(4096, 1700.0, None)]},
+            "pp2048: 1854.4 tok/s, tg32: 60.7 tok/s, pp2048 @ d4096: 1700.0 tok/s, tg32 @ d4096: no figure",
+        ),
         ("doctor", [{"status": "ok"}, {"status": "ok"}, {"status": "note"}], "1 note, 2 ok"),
         ("bench-bf16", [{"bound": "read"}, {"why": "refused"}], "1 not measured, 1 read"),
         ("verify", None, "no result"),
@@ -74,6 +86,17 @@ def test_a_part_that_was_ended_shows_why():
     text = summary_of(part("verify", None, exit_code=125, reason="stopped: 1.0 GiB", last_words="loading"))
     assert "- verify: FAILED (exit code 125; stopped: 1.0 GiB), 9 s; no result" in text
     assert "## verify (exit code 125)\n\n```\nstopped: 1.0 GiB\nloading\n```" in text
+
+
+def test_a_part_whose_program_is_missing_is_a_row_and_not_a_failure():
+    missing = {"not_measured": "llama-benchy is not installed", "output": ""}
+    text = summary_of(part("model-llama-benchy", missing, exit_code=1, last_words="not measured"))
+    assert "- model-llama-benchy: not measured, 9 s; llama-benchy is not installed\n" in text and "##" not in text
+    missing = {"not_measured": "no book", "output": "Error downloading"}
+    text = summary_of(part("model-llama-benchy", missing, exit_code=1))
+    assert (
+        "9 s; no book\n" in text and "## model-llama-benchy (not measured)\n\n```\nError downloading\n```" in text
+    )
 
 
 def test_memory_temperature_and_clocks_are_in_the_summary():

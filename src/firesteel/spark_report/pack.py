@@ -18,6 +18,8 @@ from firesteel.spark_report.private import scrub, scrub_record
 from firesteel.spark_report.report import PartReport, Report
 from firesteel.spark_report.summary import summarise
 
+TEXTS = ("*.html", "llama-benchy.*")  # files that are added without personal data
+
 
 def check_writable(out: Path) -> None:
     """Raises if `out` cannot be written, without changing an existing file."""
@@ -71,14 +73,14 @@ def machine_csv(parts: list[PartReport]) -> str:
 
 
 def _pack_files(packed: zipfile.ZipFile, folder: Path, report: Report) -> None:
-    """Adds records and charts; other JSON files are results, which are in report.json."""
+    """Adds records, charts and llama-benchy's files; other JSON files are results, which are in report.json."""
     for path in sorted(folder.rglob("*.json")):
         if (record := _load_record(path)) is not None:
             record = scrub_record(record, report.model)
             part = path.relative_to(folder).parts[0]
             packed.writestr(f"records/{part}/{record.file_name}", json.dumps(record.as_dict(), indent=2) + "\n")
-    for path in sorted(folder.rglob("*.html")):
-        text = scrub(path.read_text(encoding="utf-8"), report.model)
+    for path in sorted(path for pattern in TEXTS for path in folder.rglob(pattern)):
+        text = scrub(path.read_text(encoding="utf-8", errors="replace"), report.model)
         packed.writestr(f"{path.relative_to(folder).parts[0]}-{path.name}", text)
     for path in sorted(folder.rglob("*.png")):
         packed.write(path, f"{path.relative_to(folder).parts[0]}-{path.name}")

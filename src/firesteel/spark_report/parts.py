@@ -44,6 +44,13 @@ ENGINE = {
         "1",
     ),
 }
+# By whether it is short, as with --quick or on a CPU, and by is_cuda. llama-benchy does not count the tokens of the
+# chat template if they are a fifth of the prompt: prompts are not shorter than 512 tokens.
+LLAMA_BENCHY = {
+    (False, True): ("--pp", "2048", "--tg", "128", "--depth", "0,4096,16384", "--runs", "3"),
+    (True, True): ("--pp", "2048", "--tg", "32", "--depth", "0,4096", "--runs", "2"),
+    (True, False): ("--pp", "512", "--tg", "16", "--depth", "0,512", "--runs", "1"),
+}
 FIRST_STEPS = {True: ("--steps", "50", "--check", "32"), False: ("--steps", "200")}  # by quick
 # Minutes on a GB10 or an H200, for the list that is shown before the run: estimates, not a limit.
 MINUTES = {
@@ -60,6 +67,7 @@ MINUTES = {
     "model-engine": 8,
     "model-quality": 40,
     "model-serve": 25,
+    "model-llama-benchy": 8,
 }
 QUICK_SHARE = 0.4  # of these minutes with --quick
 
@@ -165,13 +173,13 @@ def _list_steps(model: str, device: DeviceSpec, folder: Path, quick: bool) -> It
 
 
 def _list_real(model: Path, device: DeviceSpec, folder: Path, quick: bool) -> Iterator[ReportCommand]:
-    """Yields loading, prompts, steps, engine, server and quality of a real checkpoint."""
+    """Yields loading, prompts, steps, engine, server, llama-benchy and quality of a real checkpoint."""
 
     def bench(name: str, verb: str, *arguments: str) -> ReportCommand:
         asked = ("bench", verb, "--model", str(model), "--json", *arguments, "--out", str(folder / name))
         return _command(name, *asked, quick=quick)
 
-    served = AS_SERVED[has_native_mxfp8(device)]
+    served, is_short = AS_SERVED[has_native_mxfp8(device)], quick or not device.is_cuda
     yield bench("model-prefill", "prefill", *served, *PROMPTS[device.is_cuda])
     if device.is_cuda:
         yield bench("model-decode", "decode", *MXFP4, "--batch", "1", *FIRST_STEPS[quick], *_plot_flags())
@@ -179,10 +187,16 @@ def _list_real(model: Path, device: DeviceSpec, folder: Path, quick: bool) -> It
     yield _command(
         "model-serve",
         *("lab", "run", "--level", "4", "--model", str(model), "--out", str(folder / "model-serve")),
-        *(("--quick",) if quick or not device.is_cuda else ()),
+        *(("--quick",) if is_short else ()),
         *("--", *served),
         quick=quick,
         result_file="result.json",
+    )
+    yield _command(
+        "model-llama-benchy",
+        *("lab", "benchy", "--json", "--model", str(model), "--out", str(folder / "model-llama-benchy")),
+        *(*LLAMA_BENCHY[is_short, device.is_cuda], "--", *served),
+        quick=quick,
     )
     questions = "25" if not quick else "5" if device.is_cuda else "1"  # per family
     cache = CACHE if device.is_cuda else ()

@@ -25,9 +25,18 @@ class PartReport:
     machine: tuple[MachineSample, ...] = ()
 
     @property
+    def not_measured(self) -> str:
+        """Which program or network connection the whole part lacks; empty otherwise."""
+        return str(self.result.get("not_measured", "")) if isinstance(self.result, dict) else ""
+
+    @property
+    def has_failed(self) -> bool:
+        return self.exit_code != 0 and not self.not_measured
+
+    @property
     def outcome(self) -> str:
-        if self.exit_code == 0:
-            return "done"
+        if not self.has_failed:
+            return "not measured" if self.not_measured else "done"
         return f"FAILED (exit code {self.exit_code}{f'; {self.reason}' if self.reason else ''})"
 
     def as_dict(self) -> dict[str, Any]:

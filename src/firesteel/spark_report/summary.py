@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from firesteel.spark_report.machine_log import MachineSample
@@ -34,9 +34,11 @@ def summarise(report: Report) -> str:
     left_out = list_left_out(device, quick=quick, model=report.model)
     lines += [f"- {name}: left out: {why}" for name, why in left_out.items()]
     for part in report.parts:
-        if part.exit_code:
+        if part.has_failed:
             words = "\n".join(filter(None, (part.reason, part.last_words.strip())))
             lines += ["", f"## {part.name} (exit code {part.exit_code})", "", "```", words, "```"]
+        elif part.not_measured and part.result["output"]:
+            lines += ["", f"## {part.name} (not measured)", "", "```", part.result["output"], "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -44,10 +46,14 @@ def describe_result(part: PartReport) -> str:
     """Returns the speeds of a part, or how often each verdict occurs in its rows."""
     if part.result is None:
         return "no result"
+    if part.not_measured:
+        return part.not_measured
     words = part.name.split("-")
     kind = words[1] if words[0] == "model" else words[0]
     if kind == "serve":
         return _describe_server(part.result)
+    if kind == "llama":
+        return ", ".join(_list_benchy_speeds(part.result["benchmarks"])) or "nothing"
     if kind in SPEEDS:
         rows = [_describe_row(kind, row) for row in part.result]
         if part.name == "model-prefill" and part.result:
@@ -85,6 +91,18 @@ def _describe_server(result: dict[str, Any]) -> str:
     ]
     reasons = [level["reason"] for level in result["levels"] if not level["passed"]]
     return ", ".join([*shown, *reasons]) or "nothing"
+
+
+def _list_benchy_speeds(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yields the mean speeds of llama-benchy's report in its notation: d is the depth, tokens of context before."""
+    for row in rows:
+        depth = f" @ d{row['context_size']}" if row["context_size"] else ""
+        for name, speed in (
+            (f"pp{row['prompt_size']}", "pp_throughput"),
+            (f"tg{row['response_size']}", "tg_throughput"),
+        ):
+            mean = f"{row[speed]['mean']:.1f} tok/s" if row[speed] else "no figure"
+            yield f"{name}{depth}: {mean}"
 
 
 def _yes_or_no(value: bool) -> str:

@@ -25,7 +25,8 @@ def spark_report(
     model: Annotated[
         str | None,
         typer.Option(
-            help="checkpoint folder or name in the local cache: adds loading, prompts, engine, server and quality"
+            help="checkpoint folder or name in the local cache: adds loading, prompts, engine, server, "
+            "llama-benchy and quality"
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="few samples and sizes")] = False,
@@ -40,5 +41,5 @@ def spark_report(
         reports = make_report(device, out, quick=quick, model=checkpoint, tell=say)
     say(f"wrote {out}: summary.md, report.json, machine.csv, records and plots; nothing was sent")
     say("read it, then attach it to an issue of the firesteel project")
-    if any(report.exit_code for report in reports):
+    if any(report.has_failed for report in reports):
         raise typer.Exit(1)

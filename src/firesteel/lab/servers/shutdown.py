@@ -9,10 +9,10 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 
 from firesteel.config import child_environment
 
@@ -60,9 +60,14 @@ def deferred_signals() -> Iterator[None]:
 
 
 def run_child(
-    command: Sequence[str], log: Path, *, timeout_s: float | None = None, grace_s: float = GRACE_S
+    command: Sequence[str],
+    log: Path,
+    *,
+    timeout_s: float | None = None,
+    grace_s: float = GRACE_S,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> int | None:
-    """Runs a command in its own session and stops it whatever happens.
+    """Runs a command in its own session and stops it whatever happens; `environment` is added to this process's.
 
     Returns its exit code, or None if it exceeded `timeout_s`.
     """
@@ -75,7 +80,7 @@ def run_child(
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=child_environment({}),
+                env=child_environment(environment),
             )
         return child.wait(timeout_s)
     except subprocess.TimeoutExpired:
