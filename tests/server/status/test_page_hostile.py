@@ -35,9 +35,20 @@ def assert_harmless(browser, server):
     assert set(schemes) <= {"https:", "http:", "mailto:"}
     handlers = "[...document.querySelectorAll('.turn *')].flatMap(node => node.getAttributeNames())"
     assert set(browser.run(handlers)) <= {
-        "aria-label", "class", "href", "placeholder", "rel", "role", "rows", "tabindex", "target", "title", "type",
-        "start", "open",
-    }  # fmt: skip
+        "aria-label",
+        "class",
+        "href",
+        "placeholder",
+        "rel",
+        "role",
+        "rows",
+        "tabindex",
+        "target",
+        "title",
+        "type",
+        "start",
+        "open",
+    }
     assert browser.errors == []
     assert all(url.startswith((server.url, "data:")) for url in browser.requests)
 
