@@ -18,7 +18,7 @@ from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.operands.weights import Experts
 from firesteel.kernels.stream.build import build_kernel, keep, launch
 from firesteel.kernels.stream.plan import FIRST, Machine, find_machine, machine_of, most_width
-from firesteel.kernels.stream.refuse import refuse_layout, refuse_strides, refuse_types
+from firesteel.kernels.stream.refuse import refuse_expert_operands
 from firesteel.kernels.stream.ring import STRIP_ROWS, Stream, align, plan_stream, refuse_columns
 from firesteel.kernels.stream.shapes import Sizes
 from firesteel.kernels.target import is_sm90
@@ -48,19 +48,7 @@ def refuse(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, activation
     if hidden % STRIP_ROWS or 2 * inter % STRIP_ROWS:
         return f"reads weights by {STRIP_ROWS} rows, not {hidden} and {2 * inter}"
     return (
-        refuse_types(x, experts.gate_up_bias, experts.down_bias)
-        or refuse_types(weights, wanted=torch.float32)
-        or refuse_types(ids, wanted=torch.int64)
-        or refuse_layout(
-            x,
-            experts.gate_up_codes,
-            experts.gate_up_scales,
-            experts.gate_up_bias,
-            experts.down_codes,
-            experts.down_scales,
-            experts.down_bias,
-        )
-        or refuse_strides(ids, weights)
+        refuse_expert_operands(x, ids, weights, experts)
         or refuse_columns(True, hidden)
         or refuse_columns(True, inter)
         or (None if machine is None else _refuse_memory(machine, ids, experts))

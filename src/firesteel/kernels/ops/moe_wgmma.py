@@ -20,7 +20,7 @@ from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.operands.weights import Experts
 from firesteel.kernels.stream.build import build_kernel, keep, launch
 from firesteel.kernels.stream.plan import FIRST, Machine, find_machine, machine_of
-from firesteel.kernels.stream.refuse import refuse_layout, refuse_strides, refuse_types
+from firesteel.kernels.stream.refuse import refuse_expert_operands
 from firesteel.kernels.stream.ring import align
 from firesteel.kernels.stream.shapes import Sizes
 
@@ -111,21 +111,8 @@ def refuse(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, activation
         return f"is for up to {MOST_EXPERTS} experts, not {num_experts}"
     if ids.numel() >= 1 << 16:
         return f"is for fewer than {1 << 16} pairs, not {ids.numel()}"
-    return (
-        refuse_types(x, experts.gate_up_bias, experts.down_bias)
-        or refuse_types(weights, wanted=torch.float32)
-        or refuse_types(ids, wanted=torch.int64)
-        or refuse_layout(
-            x,
-            experts.gate_up_codes,
-            experts.gate_up_scales,
-            experts.gate_up_bias,
-            experts.down_codes,
-            experts.down_scales,
-            experts.down_bias,
-        )
-        or refuse_strides(ids, weights)
-        or (None if not x.is_cuda else _refuse_memory(find_machine(x.device), ids, experts))
+    return refuse_expert_operands(x, ids, weights, experts) or (
+        None if not x.is_cuda else _refuse_memory(find_machine(x.device), ids, experts)
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from firesteel.kernels.operands.weights import Mxfp4Weight
+from firesteel.kernels.operands.weights import Experts, Mxfp4Weight
 from firesteel.kernels.stream.plan import ROUNDED, Machine, Streamed, find_machine
 from firesteel.kernels.stream.ring import MOST_TOKENS
 
@@ -63,3 +63,22 @@ def refuse_strides(*tensors: Tensor | None) -> str | None:
     """Refuses tensors that are not contiguous."""
     is_whole = all(tensor.is_contiguous() for tensor in tensors if tensor is not None)
     return None if is_whole else "wants contiguous tensors"
+
+
+def refuse_expert_operands(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts) -> str | None:
+    """Refuses types and layouts of tokens and experts that no CUDA kernel of the experts reads."""
+    return (
+        refuse_types(x, experts.gate_up_bias, experts.down_bias)
+        or refuse_types(weights, wanted=torch.float32)
+        or refuse_types(ids, wanted=torch.int64)
+        or refuse_layout(
+            x,
+            experts.gate_up_codes,
+            experts.gate_up_scales,
+            experts.gate_up_bias,
+            experts.down_codes,
+            experts.down_scales,
+            experts.down_bias,
+        )
+        or refuse_strides(ids, weights)
+    )
