@@ -98,7 +98,7 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
     for file_name in sorted(set(weight_map.values())):
         if not os.path.lexists(directory / file_name):
             raise CheckpointError(
-                f"shard {file_name} is missing from {directory}; {INDEX} names it: download it again"
+                f"shard {file_name} is missing from {directory}; {INDEX} names it: fetch it with `firesteel pull`"
             )
         for name, tensor in read_header(directory / file_name).items():
             if weight_map.get(name) != file_name:

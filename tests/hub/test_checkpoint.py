@@ -1,24 +1,14 @@
 """Lookup of a model by name: a folder, or a snapshot in a made-up Hugging Face cache."""
 
+import json
 import re
 
-import huggingface_hub.constants
 import pytest
 
 from firesteel.errors import UserError
 from firesteel.hub import SHORT_NAMES, find_checkpoint
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """An empty cache; huggingface_hub reads its location from the environment at import."""
-    folder = tmp_path / "hub"
-    folder.mkdir()
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder))
-    monkeypatch.chdir(tmp_path)
-    return folder
 
 
 def put(cache, repository):
@@ -50,19 +40,45 @@ def test_name_resolves_to_the_snapshot_of_its_main_revision(cache, name):
     assert folder.resolve() == snapshot and (folder / "config.json").is_file()
 
 
-@pytest.mark.parametrize("name", SHORT_NAMES)
-def test_error_for_a_missing_model_says_how_to_download_it(cache, name):
+@pytest.mark.parametrize("name", [*SHORT_NAMES, *SHORT_NAMES.values()])
+def test_error_for_a_missing_model_says_how_to_fetch_it(cache, name):
     with pytest.raises(UserError) as caught:
         find_checkpoint(name)
-    message = str(caught.value)
-    assert f"openai/{name} is not in the local Hugging Face cache" in message
-    assert f"`hf download openai/{name}`" in message
+    short = name.removeprefix("openai/")
+    assert f"openai/{short} is not in the local Hugging Face cache" in str(caught.value)
+    assert f": fetch it with `firesteel pull {short}`, or give" in str(caught.value)
 
 
 def test_download_that_never_finished_its_first_file_is_missing(cache):
     (cache / "models--openai--gpt-oss-20b" / "blobs").mkdir(parents=True)
-    with pytest.raises(UserError, match="hf download openai/gpt-oss-20b"):
+    with pytest.raises(UserError, match="firesteel pull gpt-oss-20b"):
         find_checkpoint("gpt-oss-20b")
+
+
+def test_error_for_another_revision_in_the_cache_names_it_and_its_folder(cache):
+    """Such a snapshot may be what an interrupted pull left: only a finished one is named main."""
+    snapshot = put(cache, "openai/gpt-oss-20b")
+    (snapshot.parents[1] / "refs" / "main").unlink()
+    with pytest.raises(UserError, match=f"only at {COMMIT[:7]}, .*`firesteel pull gpt-oss-20b` .*{snapshot}$"):
+        find_checkpoint("gpt-oss-20b")
+
+
+def test_snapshot_without_files_that_are_not_needed_is_found(cache):
+    """huggingface_hub 2 knows which files a repository has, and calls a snapshot without original/ incomplete."""
+    snapshot = put(cache, "openai/gpt-oss-20b")
+    trees = snapshot.parents[1] / "trees"
+    trees.mkdir()
+    listed = {"original/model.safetensors": {"size": 1, "blob_id": "0" * 40}}
+    (trees / f"{COMMIT}.json").write_text(json.dumps({"format_version": 1, "files": listed}))
+    assert find_checkpoint("gpt-oss-20b") == snapshot
+
+
+def test_error_for_a_misspelt_repository_has_the_near_one(cache):
+    put(cache, "unsloth/gpt-oss-20b")
+    with pytest.raises(
+        UserError, match=r"did you mean unsloth/gpt-oss-20b\? If not, fetch it with `firesteel pull un"
+    ):
+        find_checkpoint("unsloht/gpt-oss-20b")
 
 
 @pytest.mark.parametrize("name", ["gpt-oss-7b", "./gone", "/gone/model", "~/model", "a/b/c"])
@@ -72,7 +88,7 @@ def test_invalid_name_is_an_error_that_lists_the_short_names(cache, name):
 
 
 def test_name_hugging_face_does_not_allow_is_an_error(cache):
-    with pytest.raises(UserError, match="open ai/x is not in the local"):
+    with pytest.raises(UserError, match="open ai/x is not a folder or a name like"):
         find_checkpoint("open ai/x")
 
 
