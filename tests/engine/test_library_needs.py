@@ -21,11 +21,12 @@ def chosen(name):
     return SimpleNamespace(moe_matmul=SimpleNamespace(candidates=[SimpleNamespace(name=name)]))
 
 
-def test_a_second_copy_of_the_experts_is_refused_with_its_size():
+@pytest.mark.parametrize("name", ["triton_kernels", "flashinfer:bf16", "flashinfer:fp8", "flashinfer:mxfp8"])
+def test_a_second_copy_of_the_experts_is_refused_with_its_size(name):
     spec = PRESETS["gpt-oss-120b"]
-    with pytest.raises(UserError, match=r"second copy would take 56\.8 GiB.*moe_matmul=triton_kernels"):
-        check_expert_order(spec, chosen("triton_kernels"), is_fused=True)
-    check_expert_order(spec, chosen("triton_kernels"), is_fused=False)
+    with pytest.raises(UserError, match=rf"second copy would take 56\.8 GiB.*moe_matmul={name}$"):
+        check_expert_order(spec, chosen(name), is_fused=True)
+    check_expert_order(spec, chosen(name), is_fused=False)
     check_expert_order(spec, chosen("cuda:stream"), is_fused=True)
 
 

@@ -10,8 +10,8 @@ from firesteel.config import KernelConfig
 from firesteel.device import GIB, DeviceSpec
 from firesteel.errors import UserError
 from firesteel.kernels import Kernels
+from firesteel.kernels.libraries.orders import EXPERT_ORDERS
 from firesteel.kernels.operands.weights import Experts
-from firesteel.kernels.ops.moe_matmul import EXPERT_ORDERS
 from firesteel.model.spec import ModelSpec
 from firesteel.model.weights import Weights, empty_weights
 

@@ -33,8 +33,13 @@ def rope_table(spec: RopeSpec, head_dim: int, context: int, device: torch.device
 
 
 def inverse_frequencies(spec: RopeSpec, head_dim: int) -> Tensor:
-    """Returns [D/2] fp32. YaRN keeps fast dimensions, divides slow ones by `factor`, and blends in between."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    """Returns [D/2] fp32. YaRN keeps fast dimensions, divides slow ones by `factor`, and blends in between.
+
+    Computed on the CPU, whatever torch's default device: powers on a GPU differ in their last bit, and vLLM builds
+    models with the GPU as the default.
+    """
+    cpu = torch.device("cpu")
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=cpu) / head_dim
     plain = 1.0 / spec.theta**exponents
     if spec.factor == 1:
         return plain
@@ -42,7 +47,7 @@ def inverse_frequencies(spec: RopeSpec, head_dim: int) -> Tensor:
     if spec.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
-    ramp = (torch.arange(head_dim // 2, dtype=torch.float32) - low) / max(high - low, 0.001)
+    ramp = (torch.arange(head_dim // 2, dtype=torch.float32, device=cpu) - low) / max(high - low, 0.001)
     slow = ramp.clamp(0, 1)
     return plain / spec.factor * slow + plain * (1 - slow)
 

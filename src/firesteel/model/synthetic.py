@@ -51,7 +51,7 @@ def _fill(name: str, tensor: Tensor, generator: torch.Generator, power: int) -> 
         _random_bytes(tensor, generator)
     elif name.endswith("_scales"):
         columns = tensor.shape[-1] * GROUP
-        middle = round(127 - torch.tensor(E2M1_RMS * columns**0.5).log2().item())
+        middle = round(127 - math.log2(E2M1_RMS * columns**0.5))
         _random_bytes(tensor, generator)
         tensor.bitwise_and_(1).add_(middle - 1 + power)
     elif name.endswith("norm.weight"):

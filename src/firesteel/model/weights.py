@@ -16,7 +16,7 @@ from torch import Tensor
 
 from firesteel.device import GIB, DeviceSpec, available_bytes
 from firesteel.formats import e8m0
-from firesteel.kernels.libraries.hopper_experts import HopperExperts
+from firesteel.kernels.libraries.orders import OrderedExperts
 from firesteel.kernels.operands.weights import Experts, Mxfp4Weight
 from firesteel.model.fill import CODES, SCALES, LoadReport, fill, room_bytes
 from firesteel.model.reader import Progress
@@ -39,7 +39,7 @@ class LayerWeights:
     post_norm: Tensor  # [H]
     router: Tensor  # [E, H]
     router_bias: Tensor
-    experts: Experts | HopperExperts  # in the checkpoint's order, unless moe_matmul reads another
+    experts: Experts | OrderedExperts  # in the checkpoint's order, unless moe_matmul reads another
 
     @property
     def plain_experts(self) -> Experts:

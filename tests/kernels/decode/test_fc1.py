@@ -6,7 +6,8 @@ import torch
 
 from firesteel.kernels.decode.fc1 import chosen_bytes, count_chosen, decode_fc1
 from firesteel.kernels.decode.fc2 import DecodeFc2Operands, decode_fc2
-from firesteel.kernels.ops.moe_matmul import MoeMatmulOperands, moe_matmul
+from firesteel.kernels.ops.moe_matmul import moe_matmul
+from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 from firesteel.kernels.ops.rms_norm import RmsNormOperands, rms_norm
 
 

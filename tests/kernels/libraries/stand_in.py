@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from firesteel.kernels.libraries import hopper_experts, moe, triton_kernels
+from firesteel.kernels.libraries import hopper_experts, triton_kernels, triton_kernels_moe
 from firesteel.kernels.libraries.package import LibraryPackage
 
 
@@ -52,7 +52,7 @@ def make_library(matmul_ogs=None):
 def use_stand_in(monkeypatch, library=None):
     """Puts the stand-in in place of the package; returns it."""
     library = library or make_library()
-    for module in (hopper_experts, moe, triton_kernels):
+    for module in (hopper_experts, triton_kernels_moe, triton_kernels):
         monkeypatch.setattr(module, "import_library", lambda: library)
-    moe._make_swiglu.cache_clear()
+    triton_kernels_moe._make_swiglu.cache_clear()
     return library

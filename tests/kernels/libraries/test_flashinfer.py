@@ -44,6 +44,17 @@ def test_missing_part_is_named(installed, missing, words):
     assert words in flashinfer_ready("fa2")(HOPPER)
 
 
+def test_compiler_is_not_needed_for_modules_that_were_compiled_ahead(installed, tmp_path):
+    installed -= {"nvcc", "ninja"}
+    names = [f"batch_prefill_attention_sink_bf16_swa_{window}_fa3" for window in (False, True)]
+    for name in names:
+        assert "CUDA toolkit" in flashinfer_ready("fa3")(HOPPER)
+        (tmp_path / "data" / "aot" / name).mkdir(parents=True)
+        (tmp_path / "data" / "aot" / name / f"{name}.so").touch()
+    assert flashinfer_ready("fa3")(HOPPER) is None
+    assert "CUDA toolkit" in flashinfer_ready("fa2")(HOPPER)
+
+
 def test_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr(flashinfer, "find_flashinfer", lambda: None)
     assert "not installed: install firesteel[flashinfer]" in flashinfer_ready("fa3")(HOPPER)

@@ -5,7 +5,14 @@ import sys
 import pytest
 
 from firesteel.kernels.libraries import package
-from firesteel.kernels.libraries.package import ABSENT, describe_libraries, find_flashinfer, find_triton_kernels
+from firesteel.kernels.libraries.package import (
+    ABSENT,
+    describe_libraries,
+    find_flashinfer,
+    find_triton_kernels,
+    list_ahead,
+    list_compiled,
+)
 
 
 @pytest.fixture
@@ -26,9 +33,25 @@ def test_absent_library_is_said_to_be_absent(site):
     assert describe_libraries() == {"triton_kernels": ABSENT, "flashinfer": ABSENT}
 
 
-def test_version_of_flashinfer_is_that_of_its_distribution(site):
+def test_version_of_flashinfer_is_that_of_its_distribution(site, monkeypatch):
+    monkeypatch.setenv("FLASHINFER_WORKSPACE_BASE", str(site))
     (site / "flashinfer").mkdir()
-    assert describe_libraries()["flashinfer"] == f"flashinfer 7 of flashinfer-python at {site / 'flashinfer'}"
+    place = f"flashinfer 7 of flashinfer-python at {site / 'flashinfer'}"
+    assert describe_libraries()["flashinfer"] == f"{place}; compiled: nothing yet"
+
+
+def test_modules_that_flashinfer_has_compiled_are_listed(site, monkeypatch):
+    monkeypatch.setenv("FLASHINFER_WORKSPACE_BASE", str(site))
+    cached = site / ".cache" / "flashinfer" / "7 of flashinfer-python" / "90a" / "cached_ops"
+    for folder in (site / "flashinfer" / "data" / "aot", cached):
+        for name in ("moe", f"of {folder.name}"):
+            (folder / name).mkdir(parents=True)
+            (folder / name / f"{name}.so").write_bytes(bytes(2_500_000))
+        (folder / "moe" / "other.so").touch()
+    found = list_compiled(find_flashinfer())
+    assert set(found) == {"moe", "of aot", "of cached_ops"} and "aot" in found["moe"].parts
+    assert set(list_ahead(find_flashinfer())) == {"moe", "of aot"}
+    assert "compiled: moe (2.5 MB), of cached_ops (2.5 MB)" in describe_libraries()["flashinfer"]
 
 
 def test_package_of_its_own_is_preferred_to_the_copy_in_vllm(site):

@@ -1,6 +1,7 @@
 """Names that do not run on a device: the error says why, and what runs there."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from firesteel.errors import KernelError
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.libraries import flashinfer, triton_kernels
+from firesteel.kernels.libraries.package import LibraryPackage
 from firesteel.kernels.op.lack import explain_lack
 from firesteel.kernels.op.op import Implementation, anywhere, capability
 from firesteel.kernels.op.requirement import Requirement, parse_requirements
@@ -72,7 +74,8 @@ def test_requirement_of_a_library_is_pinned_if_one_of_its_variants_runs(monkeypa
 
 def test_every_variant_of_a_library_says_why_it_cannot_run(monkeypatch):
     old, fine = replace(CPU, name="T4", capability=(7, 5)), lambda name: name
-    monkeypatch.setattr(flashinfer, "find_flashinfer", lambda: "flashinfer")
+    package = LibraryPackage("flashinfer", "0.7.2", Path("absent"))
+    monkeypatch.setattr(flashinfer, "find_flashinfer", lambda: package)
     monkeypatch.setattr(flashinfer.importlib.util, "find_spec", fine)
     monkeypatch.setattr(flashinfer.shutil, "which", fine)
     with pytest.raises(

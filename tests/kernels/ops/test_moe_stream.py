@@ -9,7 +9,8 @@ import torch
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.operands.weights import random_experts
-from firesteel.kernels.ops.moe_matmul import MoeMatmulOperands, moe_matmul
+from firesteel.kernels.ops.moe_matmul import moe_matmul
+from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 from firesteel.kernels.proof.verify import check
 from firesteel.kernels.stream.plan import Machine
 

@@ -10,7 +10,8 @@ from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.op.verdict import disassemble, read_code
 from firesteel.kernels.operands.weights import random_experts
-from firesteel.kernels.ops.moe_matmul import MoeMatmulOperands, moe_matmul
+from firesteel.kernels.ops.moe_matmul import moe_matmul
+from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 from firesteel.kernels.proof.verify import check
 from firesteel.kernels.stream.plan import Machine, machine_of
 
@@ -211,8 +212,9 @@ def test_products_of_all_shapes_overlap(shapes, is_up):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tokens", [1, 9, 64, 100, 500, 1024])
+@pytest.mark.parametrize("tokens", [1, 9, 64, 100, 500, 1024, 1400, 2048, 8192])
 def test_real_shapes_on_a_gpu(tokens):
+    """From 500 on, each number of tokens is computed by another pair of shapes."""
     ids = choose(tokens, 128, 4, seed=tokens)
     operands = draw(ids, experts=128, hidden=2880, inter=2880, device="cuda")
     assert check(moe_matmul, moe_matmul.implementations["cuda:wgmma"], Sample(f"T={tokens}", (operands,))) is None

@@ -103,6 +103,13 @@ def test_sample_may_have_its_own_tolerance():
     assert "allowed 0.0001" in only(op, narrow).failure
 
 
+def test_implementation_may_have_its_own_tolerance():
+    op = toy(lambda x, times: x * times * 1.001, tolerance=fp32(worst=1e-2, rms=1e-2, why="rounds more"))
+    assert only(op).failure is None
+    op = toy(lambda x, times: x * times * 1.1, tolerance=fp32(worst=1e-2, rms=1e-2, why="rounds more"))
+    assert "rounds more" in only(op).failure
+
+
 def test_op_may_write_a_declared_argument_and_only_that():
     @define_op(bytes=lambda x: x.nbytes, tolerance=fp32(why="toy"))
     def fill(x):

@@ -50,6 +50,16 @@ def test_every_op_part_and_m_is_measured_and_progress_reported():
     assert steps == [(done, 14) for done in range(1, 15)]
 
 
+def test_first_call_is_timed_apart_from_the_samples(monkeypatch):
+    """A clock that moves a second each time it is read; timing of samples is not its business."""
+    ticks = iter(range(100))
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr(bench, "time_calls", lambda *args, **options: Timing(samples_s=(0.5,), calls=1, warmups=0))
+    (outcome,) = measured(rms_norm, ms=(1,))
+    assert outcome.figures.first_call_s == 1.0 and outcome.figures.median_s == 0.5
+    assert outcome.as_dict()["first_call_s"] == 1.0
+
+
 def test_bytes_are_the_mean_over_the_rotation():
     (outcome,) = measured(rms_norm, ms=(3,))
     (workload,) = list_workloads(rms_norm, 3, "bf16", ModelShapes(TINY, CPU))

@@ -54,6 +54,17 @@ def test_real_shapes_are_tried_with_every_activation(moe):
     assert {check.status for check in checks} == {Status.PASSED}
 
 
+@pytest.mark.parametrize(
+    ("names", "ran"), [((), {"mine", "yours:a"}), (("yours",), {"yours:a"}), (("mine",), {"mine"})]
+)
+def test_names_limit_what_is_checked_and_what_is_listed_as_not_run(moe, names, ran):
+    moe(moe_matmul.reference)
+    moe_matmul.implementation("yours:a", needs=lambda device: "needs another GPU")(moe_matmul.reference)
+    checks = run(quick=True, names=names)
+    assert {check.implementation for check in checks} == ran
+    assert {check.implementation for check in checks if check.not_run} == ran & {"yours:a"}
+
+
 def test_quick_checks_the_smallest_sample_of_each_activation(moe):
     moe(moe_matmul.reference)
     assert [check.sample for check in run(quick=True)] == ["M=1 bf16", "M=1 mxfp8", "M=1 mxfp4"]

@@ -23,7 +23,7 @@ from torch import Tensor
 from firesteel.device import DeviceSpec
 from firesteel.errors import KernelError
 from firesteel.kernels.ledger import Launch, note
-from firesteel.kernels.libraries.package import find_flashinfer
+from firesteel.kernels.libraries.package import find_flashinfer, list_ahead
 from firesteel.kernels.op.op import Needs
 
 CURE = "install firesteel[flashinfer]"
@@ -34,24 +34,39 @@ BACKENDS = {"fa2": ((8, 0), (13, 0)), "fa3": ((9, 0), (10, 0))}
 
 
 def flashinfer_ready(backend: str) -> Needs:
-    """Requires the package, what it imports, a compiler and a GPU for the backend; imports nothing."""
+    """Requires the package, what it imports, a compiler unless it was compiled ahead, and a GPU for the backend."""
     oldest, too_new = BACKENDS[backend]
 
     def needs(device: DeviceSpec) -> str | None:
-        if find_flashinfer() is None:
-            return f"needs the package flashinfer, which is not installed: {CURE}"
-        if importlib.util.find_spec("tvm_ffi") is None:
-            return f"needs the package apache-tvm-ffi beside flashinfer, which is not installed: {CURE}"
-        if shutil.which("nvcc") is None and not TOOLKIT.is_file():
-            return "is compiled with nvcc, which is not on the path: install the CUDA toolkit"
-        if shutil.which("ninja") is None:
-            return "is compiled with ninja, which is not on the path: pip install ninja"
+        if why := lacks_flashinfer(*(name_module(backend, has_window) for has_window in (False, True))):
+            return why
         if device.capability is None or not oldest <= device.capability < too_new:
             last = "" if too_new[0] > 12 else f" and before {too_new[0]}.{too_new[1]}"
             return f"is for compute capability {oldest[0]}.{oldest[1]} on{last}, this is {device.name}"
         return None
 
     return needs
+
+
+def lacks_flashinfer(*modules: str) -> str | None:
+    """Returns what is missing to run these modules of FlashInfer, or None; imports nothing."""
+    package = find_flashinfer()
+    if package is None:
+        return f"needs the package flashinfer, which is not installed: {CURE}"
+    if importlib.util.find_spec("tvm_ffi") is None:
+        return f"needs the package apache-tvm-ffi beside flashinfer, which is not installed: {CURE}"
+    if all(name in list_ahead(package) for name in modules):
+        return None
+    if shutil.which("nvcc") is None and not TOOLKIT.is_file():
+        return "is compiled with nvcc, which is not on the path: install the CUDA toolkit"
+    if shutil.which("ninja") is None:
+        return "is compiled with ninja, which is not on the path: pip install ninja"
+    return None
+
+
+def name_module(backend: str, has_window: bool) -> str:
+    """Returns FlashInfer's name of the compiled module of attention."""
+    return f"batch_prefill_attention_sink_bf16_swa_{has_window}_{backend}"
 
 
 class PageCut(NamedTuple):
@@ -143,8 +158,7 @@ class AttentionSession:
 
     def run(self, q: Tensor, pages: tuple[Tensor, Tensor], sinks: Tensor, scale: float, out: Tensor) -> None:
         self.wrapper.run(q, pages, sinks, scale, out=out)
-        backend, window = self.shape.backend, self.shape.window is not None
-        name = f"batch_prefill_attention_sink_bf16_swa_{window}_{backend}"
+        name = name_module(self.shape.backend, self.shape.window is not None)
         note(Launch(name, str(find_flashinfer()), name, None, is_library=True))
 
 

@@ -46,6 +46,7 @@ class Implementation(Generic[P, R]):
     reads_fed: bool = False  # saves a pass if its activations come as Fed, stored by their producer
     pack: Pack | None = None  # puts the weights of calls in the order that it reads; None: the checkpoint's
     can_capture: bool = True  # in a CUDA graph; not if it reads values on the host
+    tolerance: Tolerance | None = None  # its own, if it rounds what the op does not
 
 
 def _rounds_activations(reference: Callable[..., Any]) -> bool:
@@ -107,10 +108,11 @@ class Op(Generic[P, R]):
         reads_fed: bool = False,
         pack: Pack | None = None,
         can_capture: bool = True,
+        tolerance: Tolerance | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def add(function: Callable[P, R]) -> Callable[P, R]:
             self.implementations[name] = Implementation(
-                name, function, needs, accepts, reads_fed, pack, can_capture
+                name, function, needs, accepts, reads_fed, pack, can_capture, tolerance
             )
             return function
 

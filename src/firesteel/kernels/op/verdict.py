@@ -74,7 +74,12 @@ def _count_matrix(compiled: Any) -> tuple[dict[str, int], dict[str, int] | None]
     """Counts the matrix instructions in PTX and in machine code, as MachineCode has them."""
     ptx, cubin, kernel = _parts(compiled)
     sass = disassemble(cubin, kernel)
-    return _count(PTX_MATRIX, "mma", ptx), None if sass is None else _count(SASS_MATRIX, "MMA", sass)
+    return _count(PTX_MATRIX, "mma", ptx), None if sass is None else count_sass(sass)
+
+
+def count_sass(sass: str) -> dict[str, int]:
+    """Counts the matrix instructions in disassembled machine code."""
+    return _count(SASS_MATRIX, "MMA", sass)
 
 
 def _parts(compiled: Any) -> tuple[str, bytes, str]:
@@ -141,14 +146,22 @@ def _read_usage(cubin: bytes, kernel: str) -> tuple[int, ...]:
 
 
 def _section(sass: str, kernel: str) -> str:
+    section = split_sections(sass).get(f".text.{kernel}")
+    if section is None:
+        raise KernelError(f"nvdisasm shows no code of {kernel}")
+    return section
+
+
+def split_sections(sass: str) -> dict[str, str]:
+    """Splits what nvdisasm prints into its sections, by name."""
     head = re.compile(r"\s*\.section\s+(\S+?),")
     lines = sass.splitlines()
     heads = [number for number, line in enumerate(lines) if ".section" in line and head.match(line)]
+    sections = {}
     for number, end in pairwise([*heads, len(lines)]):
-        section = head.match(lines[number])
-        if section is not None and section[1] == f".text.{kernel}":
-            return "\n".join(lines[number:end])
-    raise KernelError(f"nvdisasm shows no code of {kernel}")
+        if (section := head.match(lines[number])) is not None:
+            sections[section[1]] = "\n".join(lines[number:end])
+    return sections
 
 
 def _run(*command: str, cubin: bytes) -> subprocess.CompletedProcess[str]:

@@ -5,6 +5,7 @@ Shape letters: M rows, N columns, E experts, H hidden, I intermediate.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 import torch
@@ -57,7 +58,7 @@ def random_experts(num_experts: int, hidden: int, inter: int, generator: torch.G
     def matrix(rows: int, columns: int) -> tuple[Tensor, Tensor]:
         shape = (num_experts, rows, columns // 2)
         codes = torch.randint(256, shape, dtype=torch.uint8, generator=generator, device=generator.device)
-        exponent = round(127 - torch.tensor(2.93 * columns**0.5).log2().item())
+        exponent = round(127 - math.log2(2.93 * columns**0.5))
         scales = torch.randint(
             exponent - 1,
             exponent + 2,

@@ -10,44 +10,44 @@ On SM12x `triton` multiplies mxfp8 and mxfp4 activations as such (block-scaled M
 numbers from bf16. `cuda:stream` is for up to 192 tokens (128 on SM90, 64 on GPUs with 100 KB of shared memory); it
 converts bf16 activations to 14-bit integers that share a scale per 64 to 256 columns, and multiplies them exactly.
 `cuda:wgmma` is for more, on SM90 with bf16 activations. `triton:gemv` runs for few tokens if these cannot: before
-SM90, and with rounded activations; it reads each chosen expert once. `triton:gemm` is for more. `triton_kernels` is
-a library's (kernels/libraries), for Hopper, and reads the experts in an order of its own.
+SM90, and with rounded activations; it reads each chosen expert once. `triton:gemm` is for more. `triton_kernels`
+and `flashinfer` are libraries' (kernels/libraries), and read the experts in orders of their own.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from firesteel.device import find_capability
 from firesteel.formats import mxfp4
-from firesteel.kernels.libraries import moe as library
-from firesteel.kernels.libraries.hopper_experts import HopperExperts
+from firesteel.kernels.libraries.flashinfer_moe import KINDS, moe_ready
 from firesteel.kernels.libraries.triton_kernels import lacks_triton_kernels
 from firesteel.kernels.op.needs import cuda_ready, hopper_ready, triton_ready
 from firesteel.kernels.op.op import define_op
-from firesteel.kernels.op.operands import TiledOperands
 from firesteel.kernels.op.profile import EXPERTS, OpProfile
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native, round_activation
-from firesteel.kernels.operands.fed import Fed, refuse_activation, refuse_fed
+from firesteel.kernels.operands.fed import refuse_activation, refuse_fed
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Experts, random_experts
-from firesteel.kernels.ops import moe_stream, moe_wgmma
+from firesteel.kernels.ops import moe_library, moe_stream, moe_wgmma
 from firesteel.kernels.ops.moe_code import GEMV_TOKENS, list_code
+from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 
 if TYPE_CHECKING:
     from firesteel.kernels.triton.mxfp4_product import Tile
 
 ALPHA = 1.702
-OTHER_ORDER = "reads the experts in the checkpoint's order, not in that of triton_kernels"
+OTHER_ORDER = "reads the experts in the checkpoint's order, not in that of a library"
 LEAST_COLUMNS = 64  # of fc1's tile: SwiGLU halves them, and a group has 32
 
 
@@ -55,20 +55,6 @@ def swiglu(x: Tensor, limit: float) -> Tensor:
     """Returns [T, I] from [T, 2I], whose columns alternate gate, up."""
     gate, up = x[..., ::2].clamp(max=limit), x[..., 1::2].clamp(-limit, limit)
     return gate * torch.sigmoid(ALPHA * gate) * (up + 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoeMatmulOperands(TiledOperands):
-    """`activation` is what the activations of both matmuls are rounded to, by the OCP rule."""
-
-    x: Tensor  # [T, H]
-    ids: Tensor  # [T, A] int64, experts of each token; a negative id adds nothing (padding)
-    weights: Tensor  # [T, A] fp32
-    experts: Experts | HopperExperts  # packed weights
-    limit: float  # of the clamp
-    fed: Fed | None = (
-        None  # x as rms_norm_fed stored it for `activation`; else `triton` stores it, to the same bits
-    )
 
 
 def _bytes(operands: MoeMatmulOperands) -> int:
@@ -209,31 +195,24 @@ def cuda_wgmma(operands: MoeMatmulOperands) -> Tensor:
     return moe_wgmma.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
 
 
-def _accepts_reordered(operands: MoeMatmulOperands) -> str | None:
-    if operands.tile != AUTO:
-        return f"chooses its own tiles, and {operands.tile} is pinned"
-    if operands.activation != "bf16":
-        return f"computes with bf16 activations, not {operands.activation}"
-    if not isinstance(operands.experts, HopperExperts):
-        return "reads the experts in the order of triton_kernels, not in the checkpoint's"
-    return library.refuse(operands.x, operands.ids, operands.weights, operands.experts)
-
-
-def _reorder(calls: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Reorders each set of experts once, however many of the calls read it."""
-    sets = {id(operands.experts): operands.experts for (operands,) in calls}
-    packed = {name: HopperExperts.pack(experts) for name, experts in sets.items()}
-    return [(replace(operands, experts=packed[id(operands.experts)]),) for (operands,) in calls]
-
-
-EXPERT_ORDERS: dict[str, Callable[[Experts], HopperExperts]] = {"triton_kernels": HopperExperts.pack}
-
-
-@moe_matmul.implementation("triton_kernels", needs=lacks_triton_kernels, accepts=_accepts_reordered, pack=_reorder)
+@moe_matmul.implementation(
+    "triton_kernels",
+    needs=lacks_triton_kernels,
+    accepts=moe_library.refuse,
+    pack=moe_library.reorder("triton_kernels"),
+)
 def triton_kernels(operands: MoeMatmulOperands) -> Tensor:
-    experts = operands.experts
-    assert isinstance(experts, HopperExperts)
-    return library.run(operands.x, operands.ids, operands.weights, experts, ALPHA, operands.limit)
+    return moe_library.run(operands, ALPHA)
+
+
+for kind in KINDS:
+    moe_matmul.implementation(
+        f"flashinfer:{kind}",
+        needs=moe_ready(kind),
+        accepts=functools.partial(moe_library.refuse_kind, kind),
+        pack=moe_library.reorder(f"flashinfer:{kind}"),
+        tolerance=moe_library.TOLERANCES.get(kind),
+    )(functools.partial(moe_library.run, alpha=ALPHA))
 
 
 moe_matmul.refused_names["trtllm"] = (

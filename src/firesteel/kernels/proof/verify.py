@@ -150,7 +150,8 @@ def _hold_to_reference(op: Op[Any, Any], implementation: Implementation[Any, Any
     del written
     for _ in range(2):
         results.append(_run_guarded(implementation, sample, kept))
-    errors = assert_close(actual=results[0], expected=expected, tolerance=sample.tolerance or op.tolerance)
+    tolerance = implementation.tolerance or sample.tolerance or op.tolerance
+    errors = assert_close(actual=results[0], expected=expected, tolerance=tolerance)
     twice = zip(tensors(results[0]), tensors(results[1]), strict=True)
     assert all(same_bits(first, second) for first, second in twice), "a second run gave other bits"
     return errors

@@ -5,6 +5,7 @@ A fault that leaves the GPU unusable ends the measurements: the remaining ones a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +146,7 @@ def _figures(
 ) -> Figures:
     if device.is_cuda:
         torch.cuda.reset_peak_memory_stats(device.torch_device)
+    first_call_s = _time_first(implementation, inputs[0], device)
     timing = _time(implementation, inputs, device)
     moved = [workload.op.bytes(*args) for args in inputs]
     return Figures(
@@ -155,6 +157,7 @@ def _figures(
         read_gb_s=ceilings.read.rate,
         matrix_tflop_s=ceilings.matrix.rate,
         peak_memory_bytes=peak_memory_bytes(device),
+        first_call_s=first_call_s,
     )
 
 
@@ -179,6 +182,15 @@ def _outcome(
 
 def _fault(workload: OpWorkload, implementation: Implementation[Any, Any], error: Exception) -> OpOutcome:
     return _outcome(workload, implementation, why=f"failed: {type(error).__name__}: {error}", failed=True)
+
+
+def _time_first(implementation: Implementation[Any, Any], args: tuple[Any, ...], device: DeviceSpec) -> float:
+    """Returns the seconds that the first call takes, from the host's launch to the device's end."""
+    start = time.perf_counter()
+    implementation.function(*args)
+    if device.is_cuda:
+        torch.cuda.synchronize(device.torch_device)
+    return time.perf_counter() - start
 
 
 def _time(implementation: Implementation[Any, Any], inputs: list[tuple[Any, ...]], device: DeviceSpec) -> Timing:

@@ -45,19 +45,23 @@ def check_ops(
     spec: ModelSpec,
     *,
     quick: bool = False,
+    names: tuple[str, ...] = (),
     progress: Progress | None = None,
 ) -> Iterator[Check]:
     """Checks all ops.
 
-    `quick` stops at the first accepted sample per implementation, activation and set of types.
+    `quick` stops at the first accepted sample per implementation, activation and set of types. `names` limits the
+    implementations, by full name or family.
     """
     broken = ""
     for done, op in enumerate(ops, start=1):
-        yield from list_unusable(op, device)
+        yield from (row for row in list_unusable(op, device) if is_named(row.implementation, names))
         usable = [
             implementation
             for implementation in op.implementations.values()
-            if implementation.name != REFERENCE and implementation.needs(device) is None
+            if implementation.name != REFERENCE
+            and is_named(implementation.name, names)
+            and implementation.needs(device) is None
         ]
         for check in _check_op(op, usable, device, spec, quick) if usable and not broken else ():
             yield check
@@ -77,13 +81,14 @@ def check_apart(
     spec: ModelSpec,
     *,
     quick: bool = False,
+    names: tuple[str, ...] = (),
     progress: Progress | None = None,
 ) -> Iterator[Check]:
     """Checks ops in another process, which is replaced after an op that broke the device or killed the process."""
     worker = Worker()
     try:
         for done, op in enumerate(ops, start=1):
-            checks = worker.call(check_alone, op.name, device, spec, quick)
+            checks = worker.call(check_alone, op.name, device, spec, quick, names)
             if isinstance(checks, Died):
                 checks = [Check(op.name, "", "", failure=checks.reason)]
             yield from checks
@@ -95,9 +100,16 @@ def check_apart(
         worker.stop()
 
 
-def check_alone(name: str, device: DeviceSpec, spec: ModelSpec, quick: bool) -> list[Check]:
+def check_alone(
+    name: str, device: DeviceSpec, spec: ModelSpec, quick: bool, names: tuple[str, ...] = ()
+) -> list[Check]:
     """Checks one op, given by name because ops cannot be pickled."""
-    return list(check_ops((find_op(name),), device, spec, quick=quick))
+    return list(check_ops((find_op(name),), device, spec, quick=quick, names=names))
+
+
+def is_named(implementation: str, names: tuple[str, ...]) -> bool:
+    """Returns whether names, empty or full names and families, include the implementation."""
+    return not names or bool({implementation, implementation.partition(":")[0]} & set(names))
 
 
 def _check_op(

@@ -46,6 +46,9 @@ class Figures:
     read_gb_s: float  # ceiling
     matrix_tflop_s: float  # ceiling
     peak_memory_bytes: int  # during timing, arguments included; on a CPU since the process started
+    first_call_s: float = (
+        0.0  # of the first call with these shapes: compiles, loads and chooses tiles, if it has to
+    )
 
     @property
     def median_s(self) -> float:
@@ -103,6 +106,7 @@ class OpOutcome:
                 "read_gb_s": figures.read_gb_s,
                 "matrix_tflop_s": figures.matrix_tflop_s,
                 "rotation_bytes": figures.rotation_bytes,
+                "first_call_s": figures.first_call_s,
             }
         return fields
 

@@ -12,7 +12,7 @@ from firesteel.kernels.ahead import current_ahead
 from firesteel.kernels.libraries.hopper_experts import HopperExperts
 from firesteel.kernels.libraries.triton_kernels import import_library, noting_launches, route
 
-LEAST_ROWS = 129  # of a matmul: with fewer, the library takes tiles that its order of the scales does not fit
+LEAST_ROWS = 256  # of a matmul: with fewer, the library takes tiles that its order of the scales does not fit
 MOST_TOKENS = 1 << 15  # so that the pairs of a tile are numbered in 16 bits
 
 

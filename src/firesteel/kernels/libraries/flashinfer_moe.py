@@ -1,0 +1,206 @@
+"""The expert MLP by FlashInfer's `cutlass_fused_moe`: routing, two matmuls with SwiGLU, and the weighted sum.
+
+For Hopper it multiplies MXFP4 weights with bf16 activations, or with E4M3 ones that have a scale per token
+("Humming": exponents of scales are folded into the weights before the product); for Blackwell with MXFP8 ones. Its
+tiles are chosen by time, at the first call with about as many tokens.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from firesteel.device import DeviceSpec, find_capability
+from firesteel.errors import KernelError
+from firesteel.kernels.ahead import current_ahead
+from firesteel.kernels.ledger import Launch, note
+from firesteel.kernels.libraries.flashinfer import import_flashinfer, lacks_flashinfer
+from firesteel.kernels.libraries.flashinfer_experts import FlashinferExperts
+from firesteel.kernels.libraries.package import find_flashinfer
+from firesteel.kernels.op.op import Needs
+
+# What activations are rounded to -> compute capabilities, in words
+GPUS = {"bf16": "SM90 (Hopper)", "fp8": "SM90 (Hopper)", "mxfp8": "SM10x and SM12x (Blackwell)"}
+MAJORS = {"bf16": (9,), "fp8": (9,), "mxfp8": (10, 12)}
+KINDS = tuple(GPUS)
+MOST_TOKENS = 1 << 15
+TRIALS = 3  # timed calls of a tile, of which the shortest counts
+Profile = tuple[int, int]  # numbers of the tiles of both matmuls
+_profiles: dict[ProfileKey, Profile] = {}
+
+
+class ProfileKey(NamedTuple):
+    """Calls for which the same tiles are used."""
+
+    kind: str
+    tokens: int  # rounded up to a power of two
+    active: int
+    values: torch.Size  # of gate_up
+    device: torch.device
+
+
+def moe_ready(kind: str) -> Needs:
+    """Requires the package, what it imports, a compiler unless it was compiled ahead, and a GPU for the kind."""
+
+    def needs(device: DeviceSpec) -> str | None:
+        major = 0 if device.capability is None else device.capability[0]
+        if why := lacks_flashinfer(name_module(device.capability or (0, 0))):
+            return why
+        if major not in MAJORS[kind]:
+            return f"multiplies {kind} activations on {GPUS[kind]}, this is {device.name}"
+        return None
+
+    return needs
+
+
+def name_module(capability: tuple[int, int]) -> str:
+    """Returns FlashInfer's name of the compiled module for a GPU."""
+    major, minor = capability
+    return f"fused_moe_{major}{0 if major == 12 else minor}"
+
+
+def refuse(x: Tensor, ids: Tensor, weights: Tensor) -> str | None:
+    """Returns why the library cannot take these operands, or None."""
+    if x.dtype != torch.bfloat16 or weights.dtype != torch.float32:
+        return f"takes bf16 tokens and fp32 weights, not {x.dtype} and {weights.dtype}"
+    if not 1 <= x.shape[0] <= MOST_TOKENS:
+        return f"is for 1 to {MOST_TOKENS} tokens, not {x.shape[0]}"
+    if not all(tensor.is_contiguous() for tensor in (x, ids, weights)):
+        return "takes contiguous tokens, ids and weights"
+    return None
+
+
+def run(x: Tensor, ids: Tensor, weights: Tensor, experts: FlashinferExperts, alpha: float, limit: float) -> Tensor:
+    """Ids that are negative add nothing, as experts of another GPU would."""
+    if current_ahead() is not None:
+        return torch.empty_like(x)  # the library compiles when it launches
+    call = prepare_call(x, ids, weights, experts, alpha, limit)
+    key = ProfileKey(
+        experts.kind, 1 << (x.shape[0] - 1).bit_length(), ids.shape[1], experts.gate_up_values.shape, x.device
+    )
+    if key not in _profiles:
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise KernelError(
+                f"moe_matmul=flashinfer:{experts.kind} chooses tiles by time, which a capture does not allow: call "
+                f"it once with {x.shape[0]} tokens before"
+            )
+        _profiles[key] = choose_profile(call, *count_tiles(experts, ids.shape[1]))
+    y = call(_profiles[key])
+    name = name_module(find_capability(x.device) or (9, 0))
+    note(Launch(name, str(find_flashinfer()), f"{name} {experts.kind}", None, is_library=True))
+    return y[:, : experts.hidden].contiguous()
+
+
+def prepare_call(
+    x: Tensor, ids: Tensor, weights: Tensor, experts: FlashinferExperts, alpha: float, limit: float
+) -> Callable[[Profile], Tensor]:
+    """Returns the call of the library as a function of the tiles; it returns y with the columns of padding."""
+    library = import_flashinfer()
+    num_experts, columns = experts.down_bias.shape
+    x = torch.nn.functional.pad(x, (0, columns - x.shape[1]))
+    options: dict[str, Any] = dict.fromkeys(("use_w4_group_scaling",), True)
+    scales = [experts.gate_up_scales.view(torch.int32), experts.down_scales.view(torch.int32)]
+    values = [experts.gate_up_values, experts.down_values]
+    if experts.kind == "fp8":
+        one = _fill(num_experts, 1.0, x.device)
+        scales = [scales[0], _known(experts.gate_up_residual), one, scales[1], _known(experts.down_residual)]
+        options["use_wfp4afp8_humming"] = True
+    elif experts.kind == "mxfp8":
+        one = _fill(num_experts, 1.0, x.device)
+        up, down = (
+            part.view(packed.shape[0], packed.shape[1], -1) for part, packed in zip(scales, values, strict=True)
+        )
+        scales, values = [up, one, down, one], [packed.view(torch.int64) for packed in values]
+        x, input_scales = library.mxfp8_quantize(x, True, 32)
+        options = {"use_mxfp8_act_scaling": True, "input_sf": input_scales}
+    small_ids = ids.int()
+
+    def call(profile: Profile) -> Tensor:
+        y = torch.empty(small_ids.shape[0], columns, dtype=torch.bfloat16, device=x.device)
+        library.fused_moe.cutlass_fused_moe(
+            x,
+            small_ids,
+            weights,
+            *values,
+            torch.bfloat16,
+            quant_scales=scales,
+            fc1_expert_biases=experts.gate_up_bias,
+            fc2_expert_biases=experts.down_bias,
+            swiglu_alpha=_fill(num_experts, alpha, x.device),
+            swiglu_beta=_fill(num_experts, 1.0, x.device),
+            swiglu_limit=_fill(num_experts, limit, x.device),
+            output=y,
+            use_fused_finalize=False,  # fused, sums are atomic, and the same inputs can give other bits
+            profile_ids=list(profile),
+            **options,
+        )
+        return y
+
+    return call
+
+
+def choose_profile(call: Callable[[Profile], Tensor], first: Iterable[int], second: Iterable[int]) -> Profile:
+    """Returns the fastest tile of each matmul; tiles that raise, because they were not built, are left out."""
+    pairs, why = [], ""
+    for profile in zip(first, second, strict=True):
+        try:
+            call(profile)
+        except RuntimeError as error:
+            why = str(error)
+        else:
+            pairs.append(profile)
+    if not pairs:
+        raise KernelError(f"no tile of FlashInfer's matmuls runs here: {why}")
+    up = min((up for up, _ in pairs), key=lambda up: _time(call, (up, pairs[0][1])))
+    down = min((down for _, down in pairs), key=lambda down: _time(call, (up, down)))
+    return up, down
+
+
+def count_tiles(experts: FlashinferExperts, active: int) -> tuple[range, range]:
+    """Returns the numbers of the tiles of both matmuls, which the library lists in the same order."""
+    library, is_mxfp8, is_fp8 = import_flashinfer(), experts.kind == "mxfp8", experts.kind == "fp8"
+    types = (torch.float8_e4m3fn, torch.int64) if is_mxfp8 else (torch.bfloat16, torch.uint8)
+    num_experts, columns = experts.down_bias.shape
+    library.fused_moe.cutlass_fused_moe_workspace_size(  # makes the runner, which knows the tiles
+        *(1, columns, 2 * experts.down_values.shape[2], num_experts, active),
+        x_dtype=types[0],
+        weight_dtype=types[1],
+        use_w4_group_scaling=not is_mxfp8,
+        use_mxfp8_act_scaling=is_mxfp8,
+        use_fused_finalize=False,
+        use_wfp4afp8_humming=is_fp8,
+        device=experts.down_bias.device,
+    )
+    capability = find_capability(experts.down_bias.device) or (0, 0)
+    module = library.fused_moe.core.get_cutlass_fused_moe_module("".join(map(str, capability)))
+    runner = module.MoERunner.runner_dict[
+        *types, torch.bfloat16, False, not is_mxfp8, is_mxfp8, False, False, is_fp8
+    ]
+    ups, downs = runner.get_gemm1_tactic_count(), runner.get_gemm2_tactic_count()
+    return range(ups), range(ups, ups + downs)
+
+
+def _time(call: Callable[[Profile], Tensor], profile: Profile) -> float:
+    times: list[float] = []
+    for _ in range(TRIALS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call(profile)
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return min(times)
+
+
+def _known(residual: Tensor | None) -> Tensor:
+    assert residual is not None
+    return residual
+
+
+@functools.lru_cache(64)
+def _fill(size: int, value: float, device: torch.device) -> Tensor:
+    return torch.full((size,), value, dtype=torch.float32, device=device)

@@ -1,0 +1,173 @@
+"""FlashInfer's experts: what is refused, how the library is called, and how tiles are chosen."""
+
+import inspect
+import warnings
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from firesteel.device import find_device
+from firesteel.errors import KernelError
+from firesteel.kernels.libraries import flashinfer_moe
+from firesteel.kernels.libraries.flashinfer_experts import FlashinferExperts
+from firesteel.kernels.libraries.flashinfer_moe import KINDS, choose_profile, moe_ready, name_module
+from firesteel.kernels.libraries.package import find_flashinfer
+from firesteel.kernels.operands.weights import random_experts
+
+CPU = find_device("cpu")
+
+
+def draw(kind, tokens=3, hidden=96, inter=160):
+    experts = FlashinferExperts.pack(random_experts(4, hidden, inter, torch.Generator().manual_seed(1)), kind)
+    x = torch.ones(tokens, hidden, dtype=torch.bfloat16)
+    return x, torch.tensor([[0, -1]] * tokens), torch.ones(tokens, 2), experts
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """A stand-in that keeps the arguments of each call; returns the calls."""
+    calls = []
+
+    def run(*args, output, **options):
+        calls.append((args, options))
+        output.fill_(len(calls))
+
+    def quantize(x, swizzled, alignment):
+        return x.to(torch.float8_e4m3fn), "scales of x"
+
+    package = SimpleNamespace(fused_moe=SimpleNamespace(cutlass_fused_moe=run), mxfp8_quantize=quantize)
+    monkeypatch.setattr(flashinfer_moe, "import_flashinfer", lambda: package)
+    monkeypatch.setattr(flashinfer_moe, "count_tiles", lambda experts, active: (range(1), range(1, 2)))
+    monkeypatch.setattr(flashinfer_moe, "_time", lambda call, profile: 0.0)
+    monkeypatch.setattr(flashinfer_moe, "_profiles", {})
+    flashinfer_moe._fill.cache_clear()
+    return calls
+
+
+@pytest.mark.parametrize(("kind", "right"), [("bf16", {9}), ("fp8", {9}), ("mxfp8", {10, 12})])
+def test_kinds_are_for_their_gpus(monkeypatch, kind, right):
+    monkeypatch.setattr(flashinfer_moe, "lacks_flashinfer", lambda name: None)
+    devices = {major: replace(CPU, capability=(major, 0), name="GPU") for major in (8, 9, 10, 11, 12)}
+    assert {major for major, device in devices.items() if moe_ready(kind)(device) is None} == right
+    assert f"{kind} activations on SM" in moe_ready(kind)(devices[8])
+    assert "activations on" in moe_ready(kind)(CPU)
+
+
+def test_missing_package_is_named_before_the_gpu(monkeypatch):
+    asked = []
+    monkeypatch.setattr(flashinfer_moe, "lacks_flashinfer", lambda name: asked.append(name) or "is missing")
+    assert moe_ready("bf16")(replace(CPU, capability=(9, 0))) == "is missing" and asked == ["fused_moe_90"]
+
+
+def test_modules_are_named_as_the_library_names_them():
+    assert [name_module(gpu) for gpu in ((9, 0), (10, 3), (12, 1))] == [
+        "fused_moe_90",
+        "fused_moe_103",
+        "fused_moe_120",
+    ]
+
+
+def test_operands_that_the_library_cannot_take_are_refused():
+    x, ids, weights, _ = draw("bf16")
+    assert flashinfer_moe.refuse(x, ids, weights) is None
+    assert "bf16 tokens" in flashinfer_moe.refuse(x.float(), ids, weights)
+    assert "1 to 32768 tokens, not 0" in flashinfer_moe.refuse(x[:0], ids[:0], weights[:0])
+    assert "contiguous" in flashinfer_moe.refuse(x.mT.contiguous().mT, ids, weights)
+
+
+def test_call_has_padded_tokens_biases_and_the_three_numbers_of_swiglu(library):
+    x, ids, weights, experts = draw("bf16")
+    y = flashinfer_moe.run(x, ids, weights, experts, 1.702, 7.0)
+    assert y.shape == x.shape and y.is_contiguous() and y[0, 0] == len(library)
+    (given, small_ids, given_weights, up, down, out_type), options = library[-1]
+    assert given.shape == (3, 128) and not given[:, 96:].any() and given_weights is weights
+    assert small_ids.dtype == torch.int32 and small_ids.tolist() == ids.tolist()
+    assert up is experts.gate_up_values and down is experts.down_values and out_type is torch.bfloat16
+    assert (
+        options["fc1_expert_biases"] is experts.gate_up_bias and options["fc2_expert_biases"] is experts.down_bias
+    )
+    numbers = [options[f"swiglu_{name}"] for name in ("alpha", "beta", "limit")]
+    assert [part.tolist() for part in numbers] == [[pytest.approx(1.702)] * 4, [1.0] * 4, [7.0] * 4]
+    assert options["use_w4_group_scaling"] and not options["use_fused_finalize"]
+    assert "use_wfp4afp8_humming" not in options and len(options["quant_scales"]) == 2
+
+
+def test_fp8_call_has_residuals_between_its_scales(library):
+    *operands, experts = draw("fp8")
+    flashinfer_moe.run(*operands, experts, 1.702, 7.0)
+    scales = library[-1][1]["quant_scales"]
+    assert library[-1][1]["use_wfp4afp8_humming"] and library[-1][1]["use_w4_group_scaling"]
+    assert scales[1] is experts.gate_up_residual and scales[4] is experts.down_residual
+    assert scales[0].shape == (4, 8, 1, 16, 4) and scales[0].dtype == torch.int32
+
+
+def test_mxfp8_call_has_rounded_tokens_and_weights_as_long_integers(library):
+    *operands, experts = draw("mxfp8")
+    flashinfer_moe.run(*operands, experts, 1.702, 7.0)
+    (given, _, _, up, down, _), options = library[-1]
+    assert given.dtype == torch.float8_e4m3fn and options["input_sf"] == "scales of x"
+    assert up.dtype == torch.int64 and up.shape == (4, 512, 8) and down.shape == (4, 128, 16)
+    scales = options["quant_scales"]
+    assert scales[0].shape == (4, 512, 1) and scales[2].shape == (4, 128, 2) and scales[1].tolist() == [1.0] * 4
+    assert options["use_mxfp8_act_scaling"] and "use_w4_group_scaling" not in options
+
+
+def test_tiles_are_chosen_once_for_about_as_many_tokens(library):
+    for tokens in (3, 4, 3):
+        flashinfer_moe.run(*draw("bf16", tokens), 1.702, 7.0)
+    assert len(flashinfer_moe._profiles) == 1
+    flashinfer_moe.run(*draw("bf16", 5), 1.702, 7.0)
+    assert [key.tokens for key in flashinfer_moe._profiles] == [4, 8]
+    assert library[-1][1]["profile_ids"] == [0, 1]
+
+
+def test_capture_before_tiles_are_chosen_is_refused(library, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    with pytest.raises(KernelError, match="call it once with 3 tokens before"):
+        flashinfer_moe.run(*draw("bf16"), 1.702, 7.0)
+
+
+def test_fastest_tiles_of_those_that_run_are_chosen(monkeypatch):
+    """Tile 1 was not built, and of the others 2 is fastest in the first matmul and 0 in the second."""
+    times = {0: 2.0, 2: 1.0, 3: 1.0, 5: 2.0}
+
+    def call(profile):
+        if profile[0] == 1:
+            raise RuntimeError("left out")
+
+    monkeypatch.setattr(flashinfer_moe, "_time", lambda call, profile: times[profile[0]] + times[profile[1]])
+    assert choose_profile(call, range(3), range(3, 6)) == (2, 3)
+
+
+def test_library_without_a_tile_that_runs_is_an_error():
+    def call(profile):
+        raise RuntimeError("left out of the build")
+
+    with pytest.raises(KernelError, match="left out of the build"):
+        choose_profile(call, range(2), range(2, 4))
+
+
+def test_nothing_is_launched_while_kernels_are_compiled_ahead(library, monkeypatch):
+    monkeypatch.setattr(flashinfer_moe, "current_ahead", lambda: "ahead")
+    x, *others = draw("bf16")
+    assert flashinfer_moe.run(x, *others, 1.702, 7.0).shape == x.shape and not library
+
+
+@pytest.mark.peer
+def test_the_package_takes_what_it_is_given(library):
+    if find_flashinfer() is None:
+        pytest.skip("the package flashinfer is not installed")
+    for kind in KINDS:
+        flashinfer_moe.run(*draw(kind), 1.702, 7.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import flashinfer
+    taken = inspect.signature(flashinfer.fused_moe.cutlass_fused_moe).parameters
+    assert list(taken)[:6] == [
+        *("input", "token_selected_experts", "token_final_scales"),
+        *("fc1_expert_weights", "fc2_expert_weights", "output_dtype"),
+    ]
+    assert {name for _, options in library for name in options} | {"output"} <= set(taken)

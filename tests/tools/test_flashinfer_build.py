@@ -1,0 +1,80 @@
+"""The build of FlashInfer for gpt-oss: which types and tiles are kept, and that other sources are not edited."""
+
+from types import SimpleNamespace
+
+import pytest
+
+import flashinfer_build
+
+BINDING = (
+    """#include "../../tvm_ffi_utils.h"
+return std::make_unique<kernels::CutlassMoeFCRunner<TypeAct, TypeWeight, half, half, half, IsMXFPX>>();
+return std::make_unique<kernels::CutlassMoeFCRunner<TypeAct, TypeWeight, half, TypeAct, half, IsMXFPX>>();
+mKernelRunner =
+    std::make_shared<kernels::CutlassMoeFCRunner<__nv_bfloat16, kernels::Fp4Type>>();
+mKernelRunner = switch_output_type<__nv_fp8_e4m3, kernels::Fp4Type, true, false,
+    kernels::Sm90Wfp4Afp8ScaleMode::kHummingPreMmaE8M0>(mOutputDtype);
+"""
+    + "mKernelRunner = std::make_shared<kernels::CutlassMoeFCRunner<half, half>>();\n" * 8
+)
+
+
+def write(folder, text):
+    path = folder / "flashinfer_cutlass_fused_moe_binding.cu"
+    path.write_text(text)
+    return path
+
+
+def test_runners_of_other_types_are_removed(tmp_path):
+    text = flashinfer_build.edit_source(write(tmp_path, BINDING))
+    assert (
+        "CutlassMoeFCRunner<__nv_bfloat16, kernels::Fp4Type>" in text
+        and "kHummingPreMmaE8M0>(mOutputDtype)" in text
+    )
+    assert "<half, half>" not in text and text.count("return nullptr;") == 2
+    assert '#include "tvm_ffi_utils.h"' in text
+
+
+def test_source_of_another_version_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match="is not the source that is edited here: 2 and 2 places"):
+        flashinfer_build.edit_source(
+            write(tmp_path, BINDING.partition("std::make_shared<kernels::CutlassMoeFCRunner<half")[0])
+        )
+
+
+def test_other_sources_are_compiled_as_they_are(tmp_path):
+    assert flashinfer_build.edit_source(tmp_path / "lora.cpp") is None
+
+
+def make_operation(tile, cluster=(1, 1, 1), schedule="Cooperative", kind="warp_specialized"):
+    return SimpleNamespace(
+        cta_shape=tile,
+        cga_shape=cluster,
+        mainloop_schedule=SimpleNamespace(name=f"TmaWarpSpecialized{schedule}"),
+        sm90_mixed_input_kernel_type=kind,
+    )
+
+
+def test_tile_by_which_the_workspace_is_sized_is_kept():
+    assert flashinfer_build.is_chosen(make_operation((128, 64, 256)))
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        make_operation((128, 64, 256), cluster=(2, 2, 1)),
+        make_operation((128, 64, 256), schedule="Pingpong"),
+        make_operation((64, 16, 256)),
+        make_operation((128, 128, 512), schedule="Pingpong"),
+        make_operation((128, 16, 128), schedule="Pingpong", kind="single_warpgroup_prefill"),
+    ],
+)
+def test_other_tiles_are_left_out(operation):
+    assert not flashinfer_build.is_chosen(operation)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["folder", "gemm"]])
+def test_wrong_arguments_show_how_to_call_it(arguments, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["flashinfer_build.py", *arguments])
+    with pytest.raises(SystemExit, match="FOLDER"):
+        flashinfer_build.main()
