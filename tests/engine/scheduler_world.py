@@ -95,7 +95,7 @@ class World:
         assert len(self.scheduler.running) <= self.scheduler.config.max_num_seqs
         assert oldest is None or oldest in [span.request.request_id for span in plan.spans]
         if self.ahead and plan.spans and all(span.end - span.start == span.samples for span in plan.spans):
-            self.texts = [list(span.token_ids) for span in plan.spans]
+            self.texts = {id(span.token_ids): list(span.token_ids) for span in plan.spans}
             self.launch(plan)
             assert self.fly(cancelled)
             return
@@ -133,11 +133,14 @@ class World:
         return True
 
     def launch(self, plan):
-        for span, text in zip(plan.spans, self.texts, strict=True):
+        tokens = []
+        for span in plan.spans:
+            text = self.texts[id(span.token_ids)]
             assert span.end == len(text)
             self.compute(replace(span, token_ids=text))
             text.append(next_token(text))
-        self.flight.append((plan, [text[-1] for text in self.texts]))
+            tokens.append(text[-1])
+        self.flight.append((plan, tokens))
         self.last = plan
 
     def compute(self, span):

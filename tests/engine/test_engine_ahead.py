@@ -160,7 +160,7 @@ def test_stop_found_late_discards_the_surplus(llm, plainly, alone, ahead, fused)
 
 
 def test_surplus_tokens_are_never_found_as_a_prefix(llm, alone):
-    """A page filled by surplus tokens only must not be found; a text with a different end is computed again."""
+    """What surplus tokens wrote must not be found; a text with a different end is computed again."""
     text = [*PROMPTS[3], *alone["3"]]
     for count in range(1, 9):
         stop = alone["3"][count - 1]
@@ -170,7 +170,7 @@ def test_surplus_tokens_are_never_found_as_a_prefix(llm, alone):
         run(engine, [request("first", PROMPTS[3], stops=[stop])])
         cached = run(engine, [request("second", text[: len(PROMPTS[3]) + 9], max_tokens=3)])
         computed = len(PROMPTS[3]) + count - 1  # the stop token is drawn, not computed
-        assert cached["second"][-1].num_cached == min(computed, len(PROMPTS[3]) + 8) // 4 * 4
+        assert cached["second"][-1].num_cached == min(computed, len(PROMPTS[3]) + 8)
         assert tokens(cached)["second"] == alone["3"][9:12]
 
 

@@ -45,7 +45,7 @@ PRESETS: dict[str, tuple[PresetValue, ...]] = {
             setting="max_decode_delay_ms",
             value=500.0,
             why="a step with 64 prompt tokens reads most experts and takes 0.27 s, one with 2048 takes 0.43 s "
-            "(predicted): at 40 ms, prompts beside decoding requests would be cut into 64 tokens each",
+            "(predicted): at 60 ms, prompts beside decoding requests would be cut into 64 tokens each",
         ),
     ),
 }

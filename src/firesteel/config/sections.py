@@ -140,7 +140,7 @@ class BatchConfig:
         check=at_least(0),
     )
     max_decode_delay_ms: float = setting(
-        40.0,
+        60.0,
         "target for the longest step on a GPU in which prompts run beside decoding requests, in milliseconds; "
         "0: no limit",
         env="FIRESTEEL_MAX_DECODE_DELAY_MS",

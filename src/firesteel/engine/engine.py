@@ -29,15 +29,16 @@ from firesteel.engine.cache.page_pool import PagePool
 from firesteel.engine.cache.page_tables import PageTables
 from firesteel.engine.memory_guard import MemoryGuard
 from firesteel.engine.sample.sampler import Sampler
-from firesteel.engine.sample.spans import make_row, sample_spans
+from firesteel.engine.sample.spans import PendingSpans, make_row
 from firesteel.engine.schedule.scheduler import Scheduler
 from firesteel.engine.schedule.step_cost import StepCostModel
 from firesteel.engine.statistics import Statistics
 from firesteel.engine.step.batch import build_batch, lay_out
-from firesteel.engine.step.decode_loop import UNOBSERVED, DecodeLoop, StepObserver, StepsInFlight
+from firesteel.engine.step.decode_loop import UNOBSERVED, DecodeLoop, StepObserver, StepsInFlight, keep_rows
 from firesteel.engine.step.prompt_store import PromptStore, ReadyPrompt
 from firesteel.engine.step.runner import Runner
 from firesteel.engine.step.step_store import FusedOps, StepStore
+from firesteel.model.decode import MOST_REQUESTS as MOST_FUSED
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.graphs import StepMemory
 from firesteel.types import Plan, Request, RequestStatistics, SpanResult, StepOutput
@@ -49,6 +50,7 @@ LARGE_GPU_BYTES = 40 * GIB
 _log = logging.getLogger(__name__)
 MASK_POLL_S = 0.0005
 RUN_AHEAD_STEPS = 3  # launched before the tokens of the step ahead of them are read
+MANY_AHEAD_STEPS = 1  # with many requests: a step takes the GPU longer than the host, and who joins waits for each
 
 
 class Engine:
@@ -158,18 +160,24 @@ class Engine:
                 return []
             observer.on_plan(plan)
             if not self.loop.takes(plan):
-                return self._compute(plan)
+                return self._compute(plan, observer)
             self._begin(plan, observer)
             self._launch_ahead(observer)
         return self._land()
 
-    def _compute(self, plan: Plan) -> list[StepOutput]:
-        """Computes any plan, in a captured step of its padded size or op by op."""
+    def _compute(self, plan: Plan, observer: StepObserver) -> list[StepOutput]:
+        """Computes any plan, in a captured step of its padded size or op by op.
+
+        The decoding step after it is launched before its tokens are read.
+        """
         ready = self.prompts.find(plan)
         start = self.clock()
         logits = self._run(plan) if ready is None else self._replay(plan, ready)
+        pending = PendingSpans.begin(self.sampler, plan, logits)
+        if pending.token_ids is not None and all(span.samples for span in plan.spans):
+            self._decode_after(plan, pending.token_ids, observer)
         with self.totals.timed("wait"):
-            results = sample_spans(self.sampler, plan, logits)
+            results = pending.read()
         self.cost.add(plan.num_tokens, 1e3 * (self.clock() - start))
         return self._commit(plan, results)
 
@@ -193,6 +201,22 @@ class Engine:
             self.loop.begin(plan)
         self._launch(plan, observer)
 
+    def _decode_after(self, plan: Plan, token_ids: Tensor, observer: StepObserver) -> None:
+        """Launches the decoding step that follows `plan`, whose tokens [R] are on the device, if there is one.
+
+        Not with many requests: their step is long, and a request that arrives now would wait for it.
+        """
+        if not self._depth(plan) or len(plan.spans) > MOST_FUSED:
+            return
+        with self.totals.timed("schedule"):
+            following = self.scheduler.plan_ahead(plan)
+        if following is None:
+            return
+        observer.on_plan(following)
+        with self.totals.timed("build"):
+            self.loop.begin(following, keep_rows(plan, following, token_ids))
+        self._launch(following, observer)
+
     def _launch(self, plan: Plan, observer: StepObserver) -> None:
         with self.totals.timed("run"):
             self.in_flight.add(plan, self.loop.launch(plan, map(make_row, plan.spans), observer))
@@ -203,15 +227,19 @@ class Engine:
         while (last := in_flight.last) is not None and len(in_flight.launched) <= self._depth(last):
             with self.totals.timed("schedule"):
                 plan = self.scheduler.plan_ahead(last)
-            if plan is None or not self.loop.has_room(plan):
-                in_flight.close()
-            else:
-                observer.on_plan(plan)
-                self._launch(plan, observer)
+            if plan is None or len(plan.spans) < len(last.spans) > MOST_FUSED:
+                in_flight.close()  # of many requests one has left: another may join before the next step
+                return
+            observer.on_plan(plan)
+            with self.totals.timed("build"):
+                self.loop.follow(last, plan)
+            self._launch(plan, observer)
 
     def _depth(self, plan: Plan) -> int:
         """Returns how many steps may be launched after a step whose tokens were not read yet."""
-        return 0 if any(span.request.needs_tokens for span in plan.spans) else self.run_ahead_steps
+        if any(span.request.needs_tokens for span in plan.spans):
+            return 0
+        return min(self.run_ahead_steps, MANY_AHEAD_STEPS) if len(plan.spans) > MOST_FUSED else self.run_ahead_steps
 
     def _land(self) -> list[StepOutput]:
         plan, pending = self.in_flight.launched.popleft()

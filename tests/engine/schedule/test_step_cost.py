@@ -68,6 +68,23 @@ def test_single_slow_step_does_not_rule_a_size_out_for_long():
     assert run(cost, 400)[-1] == 768
 
 
+def test_slow_first_steps_of_several_sizes_do_not_rule_them_out():
+    """First steps of all sizes compiled kernels for seconds; pieces stayed at 128 tokens for 1,000 steps."""
+    cost = StepCostModel(40.0, 8192)
+    for size in TOKENS:
+        cost.add(size, 3000.0)
+    assert run(cost, 40)[-1] == 512
+    assert run(cost, 400).count(768) > 200, "of the others, some were tries of the next larger size"
+
+
+def test_slow_steps_of_all_small_sizes_do_not_hold_back_larger_ones():
+    cost = StepCostModel(40.0, 8192)
+    run(cost, 20)
+    for size in (16, 32, 64):
+        cost.add(size, 3000.0)
+    assert cost.predict(16) <= real(768) and run(cost, 2)[-1] == 768
+
+
 def test_time_between_measured_sizes_is_interpolated():
     cost = StepCostModel(40.0, 2048)
     cost.add(512, 20.0)

@@ -69,9 +69,12 @@ def test_new_page_reaches_table_and_slots(loop):
     loop.begin(Plan(spans=[first]))
     loop.launch(Plan(spans=[first]), rows)
     later = [replace(first, start=start, end=start + 1) for start in range(3, 9)]
+    before, last = loop.current, first
     for following in later:
-        assert loop.has_room(Plan(spans=[following]))
+        loop.follow(Plan(spans=[last]), Plan(spans=[following]))
         loop.launch(Plan(spans=[following]), rows)
+        assert loop.current is before
+        last = following
         held = inputs(loop)
         assert held.full.page_table[0, : following.start // 4 + 1].tolist() == [3, 5, 7][: following.start // 4 + 1]
         assert held.positions.tolist() == [following.end] and held.kv_lens.tolist() == [following.end + 1]
@@ -79,7 +82,25 @@ def test_new_page_reaches_table_and_slots(loop):
             page = following.end // 4
             assert held.full.slots.tolist() == [[3, 5, 7][page] * 4 + following.end % 4]
             assert held.window.slots.tolist() == [[4, 6, 8][page] * 4 + following.end % 4]
-    assert not loop.has_room(Plan(spans=[replace(first, start=12, end=13)]))
+
+
+def test_requests_that_go_on_keep_their_tokens_when_others_leave(loop):
+    """The host has not read the tokens: they stay on the device."""
+    spans = [replace(span(3, 2, 3), token_ids=[number, 1, 2]) for number in range(3)]
+    only = [SamplingParams(allowed_token_ids=(70 + number,)) for number in range(3)]
+    loop.begin(Plan(spans=spans))
+    loop.launch(Plan(spans=spans), [SampleRow(params=params, position=3) for params in only])
+    following = [replace(spans[row], start=3, end=4) for row in (0, 2)]
+    loop.follow(Plan(spans=spans), Plan(spans=following))
+    held = inputs(loop)
+    assert loop.current.step.num_requests == 2
+    assert held.token_ids.tolist() == [70, 72] and held.positions.tolist() == [3, 3]
+
+
+def test_prompt_s_tokens_reach_the_step_after_it_without_the_host(loop):
+    first = replace(span(3, 2, 3), start=3, end=4)
+    loop.begin(Plan(spans=[first]), torch.tensor([55]))
+    assert inputs(loop).token_ids.tolist() == [55] and inputs(loop).positions.tolist() == [3]
 
 
 def test_drawn_token_is_what_the_next_step_reads(loop):

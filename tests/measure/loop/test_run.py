@@ -17,8 +17,8 @@ def open_reader(request):
 
 @pytest.fixture
 def loaded(checkpoint):
-    config = resolve({"model": str(checkpoint), "device": "cpu", "memory_reserve_gib": 0.0}).config
-    return load_engine(checkpoint, config)
+    settings = {"model": str(checkpoint), "device": "cpu", "memory_reserve_gib": 0.0, "prefix_caching": False}
+    return load_engine(checkpoint, resolve(settings).config)
 
 
 def test_each_output_goes_to_the_reader_of_its_request(loaded):
@@ -35,7 +35,7 @@ def test_each_output_goes_to_the_reader_of_its_request(loaded):
 
 def test_too_few_steps_to_time_are_an_error(loaded):
     with pytest.raises(UserError, match="only 1 steps decoded 2 requests together; timing needs at least 2"):
-        TimedPass(loaded, draw(loaded, 2, 10, 2), open_reader).run()
+        TimedPass(loaded, draw(loaded, 2, 10, 3), open_reader).run()
 
 
 def test_marks_are_made_around_each_timed_step(loaded):

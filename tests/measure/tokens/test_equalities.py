@@ -44,7 +44,7 @@ def test_random_model_satisfies_every_equality(llm):
     results = measured(llm)
     check_all_equal(results, 5)
     assert results["batched = alone"].evidence == "5 at once" and "9 tokens" in results["chunked = whole"].evidence
-    assert results["cached prefix = cold"].evidence == "90 % of prompts cached"
+    assert results["cached prefix = cold"].evidence == "91 % of prompts cached"
 
 
 @pytest.mark.slow
@@ -105,13 +105,7 @@ def test_keys_that_depend_on_the_piece_are_detected_in_chunked_and_cached_only(o
             {"max_tokens": 2, "page_size": 64, "prompt_tokens": 80},
             {"preempted = undisturbed": "no request was preempted"},
         ),
-        (
-            {"page_size": 64},
-            {
-                "cached prefix = cold": "no prompt fills a page",
-                "preempted = undisturbed": "no request was preempted",
-            },
-        ),
+        ({"page_size": 64}, {"preempted = undisturbed": "no request was preempted"}),
     ],
 )
 def test_condition_that_does_not_occur_leaves_only_its_equality_unmeasured(llm, shape, expected):

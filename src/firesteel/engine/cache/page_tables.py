@@ -1,7 +1,8 @@
 """Page tables of requests: pages are found by prefix, added and released.
 
 A page number holds tokens of full layers or of window layers. Both tables of a request are indexed by position; a
-window table releases pages that no later token attends to.
+window table releases pages that no later token attends to. A text is found by its filled pages, which requests
+share, and by what its last page holds (`page_tails.py`), which one request takes over.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from firesteel.engine.cache.page_pool import PagePool
+from firesteel.engine.cache.page_tails import PageTail, PageTails
 
 FULL, WINDOW = "full", "window"
 
@@ -52,6 +54,8 @@ class PageTable:
     num_pages: int = 0  # of each kind
     num_released: int = 0  # first pages of the window table that are no longer held
     num_remembered: int = 0  # first pages that other requests can find
+    num_stored: int = 0  # first tokens whose keys and values are in the pages
+    taken: PageTail | None = None  # the tail that it began with, until a token of its own may be written behind it
     digests: list[bytes] = field(default_factory=list)  # of the first whole pages of tokens
 
 
@@ -60,6 +64,7 @@ class PageTables:
 
     def __init__(self, pool: PagePool, layout: PageLayout, *, prefix_caching: bool = True) -> None:
         self.pool = pool
+        self.tails = PageTails(pool)
         self.layout = layout
         self.prefix_caching = prefix_caching
         self.page_size, self.kinds = layout.page_size, layout.kinds
@@ -80,7 +85,23 @@ class PageTables:
             table.pages[kind] = array("q", [0] * first[kind] + pages)
         table.num_pages = table.num_remembered = count
         table.num_released = first[WINDOW]
-        return count * self.page_size
+        table.num_stored = count * self.page_size
+        if self.prefix_caching and most > table.num_stored:
+            self._take_tail(table, most)
+        return table.num_stored
+
+    def _take_tail(self, table: PageTable, most: int) -> None:
+        """Takes over the page that continues the filled ones with the same tokens, if there is one."""
+        following = table.token_ids[table.num_stored : min(most, table.num_stored + self.page_size)]
+        found = self.tails.find(self._digest_before(table, table.num_pages), following)
+        if found is None:
+            return
+        table.taken, count = found
+        self.tails.take(table.taken)
+        for kind in self.kinds:
+            table.pages[kind].append(table.taken.pages[kind])
+        table.num_pages += 1
+        table.num_stored += count
 
     def count_missing(self, table: PageTable, end: int) -> int:
         """Returns the number of pages to take for tokens up to `end`."""
@@ -88,6 +109,7 @@ class PageTables:
 
     def grow(self, table: PageTable, end: int) -> int:
         """Adds pages for tokens up to `end`, or as many as are available; returns the end of what they hold."""
+        table.taken = None
         wanted = -(-end // self.page_size) - table.num_pages
         for _ in range(min(wanted, self.pool.num_available // len(self.kinds))):
             for kind in self.kinds:
@@ -100,6 +122,7 @@ class PageTables:
 
         Other requests can then find the filled pages; pages before the window are released.
         """
+        table.num_stored = num_computed
         if table.is_shared:
             for number in range(table.num_remembered, num_computed // self.page_size):
                 for kind in self.kinds:
@@ -113,18 +136,31 @@ class PageTables:
 
     def forget(self, table: PageTable) -> None:
         """Makes the content of the pages unfindable, because it may be wrong; holders keep their pages."""
+        table.is_shared = False
         for number in range(table.num_remembered):
             for kind in self.kinds:
                 self.pool.forget((kind, self._digest(table, number)))
 
     def close(self, table: PageTable) -> None:
         """Releases all pages, the last first, so that the beginning of the text stays cached longest."""
+        self._keep_tail(table)
         for number in range(table.num_pages - 1, -1, -1):
             for kind in self.kinds:
                 if kind == FULL or number >= table.num_released:
                     self.pool.release(table.pages[kind][number])
         table.pages = {kind: array("q") for kind in self.kinds}
-        table.num_pages = table.num_released = table.num_remembered = 0
+        table.num_pages = table.num_released = table.num_remembered = table.num_stored = 0
+        table.taken = None
+
+    def _keep_tail(self, table: PageTable) -> None:
+        """Lets a later request take over the last page, if tokens are stored in a part of it."""
+        number, count = divmod(table.num_stored, self.page_size)
+        if not (table.is_shared and count):
+            return
+        start = number * self.page_size
+        stored = table.token_ids[start : start + count] if table.taken is None else table.taken.token_ids
+        pages = {kind: table.pages[kind][number] for kind in self.kinds}
+        self.tails.keep(self._digest_before(table, number), stored, pages)
 
     def _count_cached(self, table: PageTable, most: int) -> int:
         """Returns the pages of the longest prefix whose full pages and last window pages are all cached."""
@@ -144,6 +180,10 @@ class PageTables:
         page = self.pool.find((kind, self._digest(table, number)))
         assert page is not None
         return page
+
+    def _digest_before(self, table: PageTable, number: int) -> bytes:
+        """Returns the digest of all tokens before page `number`."""
+        return self._digest(table, number - 1) if number else table.root
 
     def _digest(self, table: PageTable, number: int) -> bytes:
         """Returns the digest of all tokens up to the end of page `number`, chained from page to page."""

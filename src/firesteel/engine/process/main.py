@@ -241,6 +241,7 @@ def describe(loaded: Loaded) -> Ready:
         load_s=report.seconds,
         kernels=dict(loaded.table()),
         formats=loaded.formats(),
+        sinks=loaded.model.sinks,
     )
 
 

@@ -110,6 +110,7 @@ class Ready(WireMessage, frozen=True):
     load_s: float
     kernels: dict[str, str]  # op -> implementations that may run
     formats: dict[str, str] = {}  # of mxfp4_layers beside the experts, activations and kv
+    sinks: bool = True
 
 
 class Refused(WireMessage, frozen=True):

@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from firesteel.engine.sample.logprobs import Logprobs, score
+from firesteel.engine.sample.pending import PendingTokens
 from firesteel.engine.sample.row import SampleRow
 from firesteel.engine.sample.sampler import Sampler
 from firesteel.engine.transfer import upload_ints
 from firesteel.types import Plan, Span, SpanResult
 
 
-def sample_spans(sampler: Sampler, plan: Plan, logits: Tensor) -> list[SpanResult]:
-    """Returns a result per span whose logits are wanted; launches everything before it waits for anything."""
-    spans = [span for span in plan.spans if span.num_logits]
-    pieces = logits.split([span.num_logits for span in spans]) if spans else ()
-    drawing = [(span, piece) for span, piece in zip(spans, pieces, strict=True) if span.samples]
-    sampled = None
-    if drawing:
-        last = logits if len(drawing) == len(logits) else torch.cat([piece[-1:] for _, piece in drawing])
-        sampled = sampler.sample(last, [make_row(span) for span, _ in drawing])
-    scored = [_score_prompt(span, piece) for span, piece in zip(spans, pieces, strict=True)]
-    drawn = iter(sampled.read() if sampled is not None else ())
-    return [
-        _join_result(span, piece, prompt, drawn) for span, piece, prompt in zip(spans, pieces, scored, strict=True)
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingSpans:
+    """The results of a plan's spans, on their way from the device."""
+
+    spans: list[Span]  # those whose logits are wanted
+    pieces: Sequence[Tensor]  # their logits
+    scored: list[Logprobs | None]
+    token_ids: Tensor | None  # [R] int64 on the device, of the spans that draw one; None if none does
+    drawn: PendingTokens | None
+
+    @classmethod
+    def begin(cls, sampler: Sampler, plan: Plan, logits: Tensor) -> PendingSpans:
+        """Launches everything and waits for nothing."""
+        spans = [span for span in plan.spans if span.num_logits]
+        pieces = logits.split([span.num_logits for span in spans]) if spans else ()
+        drawing = [(span, piece) for span, piece in zip(spans, pieces, strict=True) if span.samples]
+        sampled = None
+        if drawing:
+            last = logits if len(drawing) == len(logits) else torch.cat([piece[-1:] for _, piece in drawing])
+            sampled = sampler.sample(last, [make_row(span) for span, _ in drawing])
+        return cls(
+            spans=spans,
+            pieces=pieces,
+            scored=[_score_prompt(span, piece) for span, piece in zip(spans, pieces, strict=True)],
+            token_ids=None if sampled is None else sampled.token_ids,
+            drawn=None if sampled is None else sampled.fetch(),
+        )
+
+    def read(self) -> list[SpanResult]:
+        """Returns a result per span; waits for this plan, not for steps launched after it."""
+        drawn = iter(self.drawn.read() if self.drawn is not None else ())
+        parts = zip(self.spans, self.pieces, self.scored, strict=True)
+        return [_join_result(span, piece, prompt, drawn) for span, piece, prompt in parts]
 
 
 def make_row(span: Span) -> SampleRow:

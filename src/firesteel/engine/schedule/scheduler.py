@@ -86,18 +86,18 @@ class Scheduler:
         return left if self.find_room is None or not num_decoding else min(left, self.find_room(num_decoding))
 
     def plan_ahead(self, plan: Plan) -> Plan | None:
-        """Plans one more token of each request of `plan`, which may not be committed yet. None: ask `next`.
+        """Plans one more token of the requests of `plan`, which may not be committed yet. None: ask `next`.
 
-        That is the case if a request has left or could join, if the tokens of `plan` are the last of a request, or
-        if pages are short. Pages for the tokens are taken.
+        Requests that have left, or whose last token `plan` computes, are not in it. None is returned if none is
+        left, if a request could join, or if pages are short. Pages for the tokens are taken.
         """
-        jobs = [job for span in plan.spans if (job := self._find(span)) is not None]
-        if len(jobs) < len(plan.spans) or len(jobs) < len(self.running) or self._could_admit(len(jobs)):
+        spans = [(job, span) for span in plan.spans if (job := self._find(span)) is not None]
+        if not spans or len(spans) < len(self.running) or self._could_admit(len(spans)):
             return None
-        following = [replace(span, start=span.end, end=span.end + 1) for span in plan.spans]
-        if any(span.end >= job.longest for job, span in zip(jobs, following, strict=True)):
-            return None
-        return Plan(spans=following) if self._reserve(jobs, following) else None
+        unfinished = [(job, span) for job, span in spans if span.end + 1 < job.longest]
+        jobs = [job for job, _ in unfinished]
+        following = [replace(span, start=span.end, end=span.end + 1) for _, span in unfinished]
+        return Plan(spans=following) if following and self._reserve(jobs, following) else None
 
     def is_wanted(self, plan: Plan) -> bool:
         """Returns whether any request of `plan` still exists."""

@@ -3,6 +3,9 @@
 The duration depends mostly on the padded number of tokens. For sizes without a measurement, it is interpolated
 between the next smaller and the next larger measured size. Below the smallest measured size it is constant; above
 the largest, half of it grows with the tokens, because a step reads the weights whatever its number of tokens.
+
+More tokens never take less time, and never more than in proportion. So what other sizes took limits what is
+expected of a size, and a step that took seconds, because a kernel was compiled, does not rule its size out.
 """
 
 from __future__ import annotations
@@ -29,15 +32,22 @@ class StepCostModel:
 
     def add(self, num_tokens: int, ms: float) -> None:
         """Learns that a step of `num_tokens` took `ms`."""
-        for other, expected in self._measured_ms.items():
-            if expected > self.bound_ms:
+        for other in self._measured_ms:
+            if (expected := self.predict(other)) > self.bound_ms:
                 self._measured_ms[other] = expected * (1 - DECAY)
         size = self.sizes[min(bisect_left(self.sizes, num_tokens), len(self.sizes) - 1)]
-        before = self._measured_ms.get(size, ms)
-        self._measured_ms[size] = before + LAST_WEIGHT * (min(ms, OUTLIER * before) - before)
+        before = self.predict(size) if self._measured_ms else ms
+        if size not in self._measured_ms:
+            self._measured_ms[size] = min(ms, OUTLIER * before)
+        else:
+            self._measured_ms[size] = before + LAST_WEIGHT * (min(ms, OUTLIER * before) - before)
 
     def predict(self, size: int) -> float:
         """Returns the expected milliseconds of a step of `size` tokens, after at least one `add`."""
+        limits = (ms * max(1.0, size / other) for other, ms in self._measured_ms.items())
+        return min(self._interpolate(size), *limits)
+
+    def _interpolate(self, size: int) -> float:
         smaller = max((measured for measured in self._measured_ms if measured <= size), default=None)
         larger = min((measured for measured in self._measured_ms if measured >= size), default=None)
         if larger is None:

@@ -41,7 +41,7 @@ def build_batch(plan: Plan, page_size: int, device: torch.device) -> Batch:
 
 
 def lay_out(plan: Plan, page_size: int) -> HostBatch:
-    """Returns the numbers of a batch on the host."""
+    """Returns the numbers of a batch on the host. Tokens that the host does not know yet are 0."""
     spans = plan.spans
     lens = np.array([span.end - span.start for span in spans], dtype=np.int64)
     starts = np.concatenate(([0], lens.cumsum()))
@@ -51,7 +51,7 @@ def lay_out(plan: Plan, page_size: int) -> HostBatch:
     window = _table([span.window_pages for span in spans], width)
     rows = np.repeat(np.arange(len(spans)), lens)
     return HostBatch(
-        token_ids=np.concatenate([np.asarray(span.token_ids[span.start : span.end]) for span in spans]),
+        token_ids=np.concatenate([_tokens(span) for span in spans]),
         positions=positions,
         query_starts=starts,
         kv_lens=np.array([span.end for span in spans]),
@@ -61,6 +61,11 @@ def lay_out(plan: Plan, page_size: int) -> HostBatch:
         window_slots=_slots(window, rows, positions, page_size),
         logit_rows=_logit_rows(spans, starts),
     )
+
+
+def _tokens(span: Span) -> Ints:
+    known = span.token_ids[span.start : span.end]
+    return np.asarray(known, dtype=np.int64) if known else np.zeros(span.end - span.start, dtype=np.int64)
 
 
 def _table(pages: list[npt.ArrayLike], width: int) -> Ints:

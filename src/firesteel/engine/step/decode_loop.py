@@ -1,14 +1,17 @@
 """Launches decode steps whose inputs stay on the device, and keeps those whose tokens were not read yet.
 
 loop.begin(plan)             # uploads the inputs of the first step
-pending = loop.launch(plan, rows)  # does not wait; the next plan has one more token of each request
+pending = loop.launch(plan, rows)  # does not wait
+loop.follow(plan, following)       # the next plan has one more token of each request, or of some of them
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
 
 from firesteel.engine.sample.pending import PendingTokens
 from firesteel.engine.sample.row import SampleRow
@@ -74,16 +77,23 @@ class DecodeLoop:
         """Returns whether every request has one token to compute and draws the next."""
         return all(_decodes(span) for span in plan.spans)
 
-    def begin(self, plan: Plan) -> None:
-        """Finds the step for `plan` and uploads its inputs."""
+    def begin(self, plan: Plan, token_ids: Tensor | None = None) -> None:
+        """Finds the step for `plan` and uploads its inputs.
+
+        `token_ids` [R] on the device are the tokens to compute, if the host does not know them yet.
+        """
         store = self.store
         ready = store.find(len(plan.spans), max(span.end for span in plan.spans))
-        ready.step.load(build_batch(plan, store.page_size, store.device.torch_device))
+        batch = build_batch(plan, store.page_size, store.device.torch_device)
+        ready.step.load(batch if token_ids is None else replace(batch, token_ids=token_ids))
         self._ready, self._is_fresh = ready, True
 
-    def has_room(self, plan: Plan) -> bool:
-        """Returns whether the current step can hold the tokens of `plan`, which follows the last plan."""
-        return self._ready is not None and max(span.end for span in plan.spans) <= self._ready.num_tokens
+    def follow(self, last: Plan, plan: Plan) -> None:
+        """Prepares `plan`, which has one more token of some or all requests of `last`, the plan launched last."""
+        current = self.current
+        has_room = max(span.end for span in plan.spans) <= current.num_tokens
+        if len(plan.spans) < len(last.spans) or not has_room:
+            self.begin(plan, keep_rows(last, plan, current.step.result.token_ids))
 
     def launch(self, plan: Plan, rows: Iterable[SampleRow], observer: StepObserver = UNOBSERVED) -> PendingTokens:
         """Launches the step. `rows` are read while the device computes, because masks take time."""
@@ -114,6 +124,13 @@ class DecodeLoop:
         ]
         rows, columns, full, window = upload_ints(list(zip(*numbers, strict=True)), self.store.device.torch_device)
         self.current.step.add_pages(rows, columns, full, window)
+
+
+def keep_rows(last: Plan, plan: Plan, values: Tensor) -> Tensor:
+    """Returns those of `values`, one per request of `last`, that belong to requests of `plan`."""
+    rows = {id(span.token_ids): row for row, span in enumerate(last.spans)}
+    kept = [rows[id(span.token_ids)] for span in plan.spans]
+    return values[: len(last.spans)] if len(kept) == len(rows) else values[upload_ints(kept, values.device)]
 
 
 def _decodes(span: Span) -> bool:

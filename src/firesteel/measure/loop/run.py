@@ -1,7 +1,8 @@
 """One pass over requests that start together, timed while all of them decode.
 
-Timing starts with the first step that only decodes and stops when the first request ends. Each token is handed to
-the reader of its request, as a server would hand it to a client.
+Timing starts when the tokens of the first step that only decodes are read, because that step is launched together
+with the prompts, and stops when the first request ends. Each token is handed to the reader of its request, as a
+server would hand it to a client.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class TimedPass:
             self.engine.submit(request)
         while len(self.outputs.tokens) < len(self.requests):
             self._step()
+        self._step()
         half_way = self._run_timed(StepObserver(before_launch=self.marks.before, after_launch=self.marks.after))
         while self.engine.has_work:
             self._step()

@@ -116,7 +116,7 @@ class Equalities:
         engine = self.open_engine(replace(self.single, prefix_caching=True))
         run_alone(engine, [_changed(request, max_tokens=1) for request in self.requests])
         outputs = run_alone(engine, self.requests)
-        _insist(outputs.cached_tokens > 0, "no prompt fills a page: raise --prompt-tokens or lower --page-size")
+        _insist(outputs.cached_tokens > 0, "no prompt has two tokens: raise --prompt-tokens")
         share = outputs.cached_tokens / sum(request.num_prompt for request in self.requests)
         return self._agree(CACHED, f"{100 * share:.0f} % of prompts cached", self.alone, outputs)
 
