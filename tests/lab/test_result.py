@@ -6,38 +6,71 @@ import json
 import pytest
 
 from firesteel.errors import UserError
-from firesteel.lab.level import BENCHMARK, CORRECTNESS, KERNEL_PATH, SMOKE
-from firesteel.lab.level_result import Checks, LevelResult, has_passed, judge_validity, parse_level
-from firesteel.lab.result import MemoryTimeline, parse_result, read_result
+from firesteel.lab.level import BENCHMARK, CORRECTNESS, KERNEL_PATH, REGRESSION, SMOKE, STRESS
+from firesteel.lab.level_result import Checks, LevelResult, judge_validity, parse_level
+from firesteel.lab.result import LabResult, MemoryTimeline, parse_result, read_result
 from firesteel.lab.servers.diagnosis import Diagnosis
+from firesteel.lab.spec import LabSpec
 from firesteel.lab.surroundings import StatedSurroundings
+from firesteel.lab.verdict import Verdict
 from firesteel.surroundings import Surroundings
 from tests.lab import report_parts as parts
 
 BENCH = {"rows": [{"workload": {"pp": 128, "tg": 32}, "series": {}}]}
 
 
-def result(level, *, passed=True, was_run=True):
-    return LevelResult(level=level, passed=passed, reason="so", was_run=was_run)
+PASSED, FAILED, UNPROVEN, NOT_APPLICABLE = Verdict
+
+
+def result(level, verdict=PASSED):
+    return LevelResult(level=level, verdict=verdict, reason="so")
 
 
 def test_failed_kernel_path_makes_later_results_invalid_but_not_earlier_ones():
-    judged = judge_validity(
-        [result(SMOKE), result(KERNEL_PATH, passed=False), result(CORRECTNESS), result(BENCHMARK)]
-    )
+    judged = judge_validity([result(SMOKE), result(KERNEL_PATH, FAILED), result(CORRECTNESS), result(BENCHMARK)])
     assert [level.valid for level in judged] == [True, True, False, False]
-    assert not has_passed(judged)
-    judged = judge_validity([result(SMOKE, passed=False), result(KERNEL_PATH), result(BENCHMARK)])
+    assert LabResult(levels=tuple(judged)).verdict is FAILED
+    judged = judge_validity([result(SMOKE, FAILED), result(KERNEL_PATH), result(BENCHMARK)])
     assert all(level.valid for level in judged)
 
 
 def test_kernel_path_that_was_not_judged_invalidates_nothing():
-    judged = judge_validity([result(KERNEL_PATH, was_run=False), result(BENCHMARK)])
-    assert [level.valid for level in judged] == [True, True] and has_passed(judged)
+    judged = judge_validity([result(KERNEL_PATH, UNPROVEN), result(BENCHMARK)])
+    assert [level.valid for level in judged] == [True, True]
 
 
-def test_valid_results_that_failed_do_not_pass():
-    assert not has_passed([result(SMOKE), result(CORRECTNESS, passed=False)])
+def test_level_that_was_not_run_after_a_failed_kernel_path_is_not_called_invalid():
+    judged = judge_validity([result(KERNEL_PATH, FAILED), result(BENCHMARK, UNPROVEN), result(STRESS)])
+    assert [level.valid for level in judged] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("levels", "named", "verdict", "unjudged"),
+    [
+        ([result(SMOKE), result(KERNEL_PATH), result(CORRECTNESS)], "", PASSED, ()),
+        ([result(SMOKE), result(CORRECTNESS, FAILED), result(KERNEL_PATH, UNPROVEN)], "", FAILED, (KERNEL_PATH,)),
+        ([result(SMOKE), result(KERNEL_PATH, UNPROVEN)], "", UNPROVEN, (KERNEL_PATH,)),
+        ([result(SMOKE), result(CORRECTNESS, UNPROVEN)], "", UNPROVEN, (CORRECTNESS,)),
+        ([result(KERNEL_PATH), result(REGRESSION, UNPROVEN)], "", PASSED, ()),
+        ([result(KERNEL_PATH), result(REGRESSION, UNPROVEN)], "5", UNPROVEN, (REGRESSION,)),
+        ([result(KERNEL_PATH), result(REGRESSION, NOT_APPLICABLE)], "5", PASSED, ()),
+        ([result(KERNEL_PATH, NOT_APPLICABLE), result(BENCHMARK)], "", PASSED, ()),
+        ([result(STRESS, UNPROVEN)], "", UNPROVEN, ()),
+        ([], "", UNPROVEN, ()),
+    ],
+    ids=str,
+)
+def test_run_is_proven_only_if_kernel_path_correctness_and_the_named_level_were_judged(
+    levels, named, verdict, unjudged
+):
+    run = LabResult(levels=tuple(levels), spec=LabSpec(level=named))
+    assert run.verdict is verdict and run.unjudged == unjudged
+    assert run.as_dict()["verdict"] == verdict.value
+
+
+def test_interrupted_run_is_unproven_unless_a_level_failed():
+    assert LabResult(levels=(result(SMOKE),), unfinished=(BENCHMARK,)).verdict is UNPROVEN
+    assert LabResult(levels=(result(SMOKE, FAILED),), unfinished=(BENCHMARK,)).verdict is FAILED
 
 
 def test_reason_is_what_failed_or_else_the_summary_or_else_the_checks():
@@ -51,9 +84,19 @@ def test_reason_is_what_failed_or_else_the_summary_or_else_the_checks():
     assert failed.facts["seen"] == 3 and len(failed.checks) == 2
 
 
+def test_check_that_saw_nothing_leaves_a_proof_unjudged_and_other_levels_passed():
+    for level, verdict in ((SMOKE, PASSED), (KERNEL_PATH, UNPROVEN)):
+        checks = Checks(level)
+        checks.add("answer", True, "answers Paris")
+        checks.add("memory", UNPROVEN, "not visible", cure="start it here")
+        assert checks.result().verdict is verdict
+    assert checks.result("all fine").reason == "not judged: not visible: start it here (answers Paris)"
+    assert Checks(SMOKE).result().verdict is UNPROVEN
+
+
 def test_level_is_the_same_after_json():
     checks = Checks(KERNEL_PATH)
-    checks.add("kernels", False, "marlin ran")
+    checks.add("moe", False, "marlin ran", cure="use cutlass")
     checks.facts["packages"] = {"torch": "/a"}
     before = dataclasses.replace(
         checks.result(bench=parts.parse_bench(parts.bench())),
@@ -64,15 +107,17 @@ def test_level_is_the_same_after_json():
     )
     content = json.loads(json.dumps(before.as_dict()))
     assert content["title"] == "kernel path" and content["figures"]["packages"] == {"torch": "/a"}
-    assert content["figures"]["checks"] == [{"check": "kernels", "passed": False, "words": "marlin ran"}]
+    assert content["figures"]["checks"] == [
+        {"check": "moe", "verdict": "failed", "words": "marlin ran", "cure": "use cutlass"}
+    ]
     assert parse_level(content) == before
 
 
 def test_result_of_an_earlier_version_is_read_and_written_again():
     order = {"engine": "vllm", "model": "m"}
-    before = parts.result(order=order, time_utc="2026-11-15T12:00:00Z", passed=True)
+    before = parts.result(order=order, time_utc="2026-11-15T12:00:00Z")
     content = json.loads(json.dumps(before.as_dict(), default=str))
-    assert content["order"]["engine"] == "vllm" and content["schema"] == 1
+    assert content["order"]["engine"] == "vllm" and content["schema"] == 2
     assert parse_result(content) == before
 
 
@@ -109,7 +154,7 @@ def test_record_has_surroundings_and_its_own_table_of_kernels():
     ("levels", "is_counted"),
     [
         ([parts.level("1.5"), parts.level("4", bench=BENCH)], True),
-        ([parts.level("4", passed=False, bench=BENCH)], False),
+        ([parts.level("4", "failed", bench=BENCH)], False),
         ([parts.level("4", valid=False, bench=BENCH)], False),
         ([parts.level("1")], False),
     ],
@@ -124,7 +169,7 @@ def test_result_without_a_benchmark_says_how_to_measure_one():
 
 
 def test_benchmark_of_a_failed_kernel_path_is_refused_with_its_name_and_reason():
-    gate = parts.level("1.5", passed=False, reason="kernels: marlin ran")
+    gate = parts.level("1.5", "failed", reason="kernels: marlin ran")
     levels = [gate, parts.level("4", valid=False, bench=BENCH)]
     order = {"engine": "vllm", "model": "gpt-oss-20b"}
     bad = parse_result({"levels": levels, "order": order, "time_utc": "2026-11-15T12:00:00Z"})
@@ -133,7 +178,7 @@ def test_benchmark_of_a_failed_kernel_path_is_refused_with_its_name_and_reason()
 
 
 def test_benchmark_of_a_kernel_path_that_was_not_judged_counts():
-    levels = [parts.level("1.5", was_run=False), parts.level("4", bench=BENCH)]
+    levels = [parts.level("1.5", "unproven"), parts.level("4", bench=BENCH)]
     assert len(parse_result({"levels": levels}).counted_bench().rows) == 1
 
 

@@ -9,12 +9,14 @@ import pytest
 from firesteel.device import find_device
 from firesteel.errors import UserError
 from firesteel.lab import run as module
-from firesteel.lab.level import STRESS
+from firesteel.lab.level import KERNEL_PATH, STRESS
+from firesteel.lab.level_result import LevelResult
 from firesteel.lab.levels.table import RUN
 from firesteel.lab.result import read_result
 from firesteel.lab.run import LabRun, run_lab
 from firesteel.lab.servers.supervisor import SupervisedServer
 from firesteel.lab.spec import LabSpec
+from firesteel.lab.verdict import Verdict
 from tests.lab.observers import RecordingObserver
 
 FAKE = Path(__file__).parent / "fake_server.py"
@@ -23,10 +25,12 @@ FAKE = Path(__file__).parent / "fake_server.py"
 def test_result_file_is_complete_or_absent(tmp_path, monkeypatch):
     """Written in place, a full disk left the earlier one empty."""
     written = []
-    monkeypatch.setattr(module, "write_atomically", lambda path, content: written.append((path, content["passed"])))
+    monkeypatch.setattr(
+        module, "write_atomically", lambda path, content: written.append((path, content["verdict"]))
+    )
     spec = LabSpec(engine=f"{sys.executable} {FAKE} {{port}} exit", model="fake", level="1", ready_s=20.0)
     run_lab(spec, tmp_path, RecordingObserver())
-    assert written == [(tmp_path / "result.json", False)]
+    assert written == [(tmp_path / "result.json", "failed")]
 
 
 @pytest.fixture
@@ -45,12 +49,13 @@ def lab(tmp_path):
     return run
 
 
-def test_healthy_server_passes_and_the_result_is_complete(lab):
+def test_healthy_server_of_unknown_kernels_is_unproven_and_the_result_is_complete(lab):
     result = lab()
-    assert result.passed, [level.reason for level in result.levels]
     assert [level.level.number for level in result.levels] == ["1", "1.5", "3"]
-    assert result.levels[1].was_run is False and "no rules" in result.levels[1].reason
+    assert result.levels[0].passed and result.levels[2].passed, [level.reason for level in result.levels]
+    assert result.levels[1].verdict is Verdict.UNPROVEN and "no rules" in result.levels[1].reason
     assert result.levels[2].facts["left_early"] == 4 and result.levels[2].facts["sequential"] == 20
+    assert result.verdict is Verdict.UNPROVEN and result.unjudged == (KERNEL_PATH,)
     assert result.shutdown.is_clean and result.engine.startup_s > 0
     assert result.spec.quick and any("40 requests" in line for line in result.reductions)
     assert len(result.memory.seconds) == len(result.memory.host_bytes) > 0
@@ -71,7 +76,7 @@ def test_key_in_a_command_is_used_and_never_written(lab, tmp_path, monkeypatch):
 def test_server_that_dies_fails_the_level_with_a_bundle(lab):
     result = lab("dies-at-50")
     smoke, path, stress = result.levels
-    assert smoke.passed and path.passed and not stress.passed and not result.passed
+    assert smoke.passed and not path.failed and stress.failed and result.verdict is Verdict.FAILED
     assert stress.diagnosis.kind == "signal" and "signal 9 (SIGKILL)" in stress.reason
     assert (Path(stress.bundle) / "report.json").is_file()
 
@@ -99,9 +104,8 @@ def test_failure_is_the_reason_of_its_level_and_later_levels_are_not_run(way, ki
     result = lab(way, answer_s=1.0, ready_s=2.0 if way == "never-ready" else 20.0)
     first, *rest = result.levels
     assert not first.passed and words in first.reason and first.diagnosis.kind == kind
-    assert [(level.passed, level.was_run, level.reason) for level in rest] == [
-        (False, False, "not run: the server is gone")
-    ] * 2
+    not_run = (Verdict.UNPROVEN, "not run: the server is gone")
+    assert [(level.verdict, level.reason) for level in rest] == [not_run] * 2
     assert Path(first.bundle).is_dir() and not result.passed
 
 
@@ -113,8 +117,21 @@ def test_interrupted_run_has_not_passed_and_says_where_it_ended(lab, tmp_path, m
     with pytest.raises(SystemExit):
         lab()
     result = read_result(tmp_path)
-    assert not result.passed and result.unfinished == (STRESS,) and result.shutdown.is_clean
+    assert result.verdict is Verdict.UNPROVEN and result.unfinished == (STRESS,) and result.shutdown.is_clean
     assert "level 3 was not reached" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize("keeps_going", [False, True])
+def test_failed_kernel_path_ends_the_run_before_stress_unless_told_otherwise(lab, monkeypatch, keeps_going):
+    """It went on to measure for minutes what did not count."""
+    failed = LevelResult(level=KERNEL_PATH, verdict=Verdict.FAILED, reason="marlin ran")
+    passed = LevelResult(level=STRESS, verdict=Verdict.PASSED, reason="200 of 200")
+    monkeypatch.setitem(RUN, KERNEL_PATH, lambda context: failed)
+    monkeypatch.setitem(RUN, STRESS, lambda context: passed)
+    result = lab(keep_going=keeps_going)
+    stress = result.levels[-1]
+    assert result.verdict is Verdict.FAILED and stress.passed == keeps_going and stress.valid != keeps_going
+    assert ("not run: the kernel path (level 1.5) failed; --keep-going" in stress.reason) != keeps_going
 
 
 def test_nan_fails_the_smoke_level(lab):
@@ -137,8 +154,11 @@ def test_orphan_fails_the_run(lab):
 def test_server_that_was_running_already_is_tested_and_left_running(lab, fake, tmp_path):
     with SupervisedServer(fake(), tmp_path / "other") as server:
         result = lab(url=server.command.url)
-        assert result.passed and result.shutdown is None and server.exit_code is None
-    assert "not visible" in result.levels[0].reason
+        assert result.shutdown is None and server.exit_code is None
+    smoke, _, stress = result.levels
+    assert smoke.passed and stress.passed and "not visible" in smoke.reason
+    unseen = [row.check for level in (smoke, stress) for row in level.checks if row.verdict is Verdict.UNPROVEN]
+    assert unseen == ["memory", "processes", "memory"]
 
 
 def test_running_server_is_not_compared_with_the_default_model(lab, fake, tmp_path):
@@ -150,7 +170,7 @@ def test_running_server_is_not_compared_with_the_default_model(lab, fake, tmp_pa
 def test_missing_reference_does_not_fail_the_server(lab):
     result = lab(mode="verify", reference_url="http://127.0.0.1:9")
     level = result.levels[-1]
-    assert level.level.number == "2" and level.passed and not level.was_run and result.shutdown.is_clean
+    assert level.level.number == "2" and level.verdict is Verdict.UNPROVEN and result.shutdown.is_clean
     assert "not judged: the reference, http://127.0.0.1:9, does not answer" in level.reason
 
 

@@ -12,6 +12,7 @@ import pytest
 from firesteel.hub import BUILT_IN
 from firesteel.lab.run import run_lab
 from firesteel.lab.spec import LabSpec
+from firesteel.lab.verdict import Verdict
 from tests.lab.observers import RecordingObserver
 from tests.vllm_plugin.chain_checkpoint import write_chain
 from tests.vllm_plugin.peers import ENVIRONMENT
@@ -19,6 +20,12 @@ from tests.vllm_plugin.peers import ENVIRONMENT
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / ".venv-vllm-0.28.0" / "bin"
 COMMAND = f"{BIN / 'python'} {BIN / 'vllm'} serve {{model}} --port {{port}}"
+OURS = {
+    **dict.fromkeys(("moe", "dense", "attention"), "firesteel:reference"),
+    "sinks": "on",
+    "activation": "bf16",
+    "kv": "bf16",
+}
 FLAGS = ("--max-model-len", "4200", "--enforce-eager", "--dtype", "float32")
 
 
@@ -60,15 +67,15 @@ def gpt_oss(tmp_path_factory):
 
 @needs_vllm
 @pytest.mark.parametrize(
-    ("engine", "model", "fault"),
+    ("engine", "model", "seen", "fault"),
     [
-        ("vllm", "llama", ""),
-        ("vllm+firesteel", "llama", "firesteel did not run"),
-        ("vllm+firesteel", "gpt_oss", ""),
-        (COMMAND, "gpt_oss", "firesteel ran: "),
+        ("vllm", "llama", {"attention": "cpu_attn", "kv": "fp32"}, ""),
+        ("vllm+firesteel", "llama", {"attention": "cpu_attn", "kv": "fp32"}, "attention=cpu_attn"),
+        ("vllm+firesteel", "gpt_oss", OURS, ""),
+        (COMMAND, "gpt_oss", {"moe": "firesteel", "attention": "cpu_attn+firesteel"}, "moe=firesteel, our plugin"),
     ],
 )
-def test_stock_vllm_and_the_plugin_are_told_apart(engine, model, fault, request, tmp_path, monkeypatch):
+def test_stock_vllm_and_the_plugin_are_told_apart(engine, model, seen, fault, request, tmp_path, monkeypatch):
     for name, value in {**ENVIRONMENT, "TIKTOKEN_ENCODINGS_BASE": str(ROOT / "tests" / "data")}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PATH", str(BIN), prepend=":")
@@ -76,9 +83,13 @@ def test_stock_vllm_and_the_plugin_are_told_apart(engine, model, fault, request,
     flags = FLAGS if model == "llama" else (*FLAGS[:-1], "bfloat16")  # the only type of gpt-oss in vLLM
     spec = LabSpec(engine=engine, model=str(folder), flags=flags, quick=True, level="1.5", ready_s=600.0)
     levels = {level.level.number: level for level in run_lab(spec, tmp_path, RecordingObserver()).levels}
-    assert levels["1.5"].passed == (not fault), levels["1.5"].reason
-    assert fault in levels["1.5"].reason
-    assert ("firesteel" in levels["1.5"].backend.seen) == (model == "gpt_oss")
+    path = levels["1.5"]
+    assert path.verdict is (Verdict.FAILED if fault else Verdict.PASSED), path.reason
+    assert fault in path.reason
+    shown = {row.slot: row.value for row in path.slots.rows if row.values}
+    assert shown.items() >= seen.items()
+    assert path.facts["imports"]["packages"]["vllm"]["file"].startswith(str(BIN.parent))
+    assert path.facts["imports"]["packages"]["flashinfer"] is None
 
 
 @needs_vllm
@@ -88,9 +99,8 @@ def test_vllm_is_started_verified_stressed_and_measured(llama, tmp_path, monkeyp
     spec = LabSpec(engine=COMMAND, model=str(llama), flags=FLAGS, quick=True, ready_s=600.0)
     result = run_lab(spec, tmp_path, RecordingObserver())
     levels = {level.level.number: level for level in result.levels}
-    assert result.passed, [level.reason for level in result.levels]
-    assert set(levels["1.5"].backend.seen) == {"cpu"}
-    assert levels["1.5"].facts["packages"]["vllm"].startswith(str(BIN.parent))
-    assert "not judged" in levels["2"].reason and levels["3"].facts["failures"] == []
+    assert result.verdict is Verdict.UNPROVEN, [level.reason for level in result.levels]
+    assert [str(level) for level in result.unjudged] == ["2"]  # no reference computes a Llama
+    assert levels["1.5"].passed and levels["3"].facts["failures"] == []
     assert levels["4"].bench.rows[0].series["tg_tok_s"].values
     assert result.engine.kind == "vllm" and result.shutdown.is_clean

@@ -25,6 +25,9 @@ from firesteel.lab.spec_check import check_spec
         ({"engine": "thing {port}", "trace": "trace.json"}, "no rules for thing"),
         ({"engine": "vllm", "path": "magic"}, "marlin, triton, cutlass"),
         ({"engine": "thing {port}", "path": "marlin"}, "no rules for thing"),
+        ({"engine": "thing {port}", "expect": "moe=marlin"}, "--expect moe=marlin: there are no rules for thing"),
+        ({"engine": "vllm", "expect": "moe=marlln"}, "moe=marlln can never be seen; values of moe are .*marlin"),
+        ({"engine": "vllm", "expect": "experts=marlin"}, "must be SLOT=VALUE with a slot of moe"),
     ],
 )
 def test_impossible_setting_is_named(fields, words):
@@ -42,4 +45,4 @@ def test_baseline_without_a_benchmark_is_refused(tmp_path):
 def test_settings_of_other_levels_are_not_checked():
     check_spec(LabSpec(mode="verify", gates=("nonsense=1,2",), baseline="/nowhere"))
     check_spec(LabSpec())
-    check_spec(LabSpec(engine="vllm", path="native-fp4"))
+    check_spec(LabSpec(engine="vllm", path="native-fp4", expect="dense=marlin,graphs=on"))

@@ -16,6 +16,7 @@ class Level:
     modes: tuple[str, ...]  # besides "all", which has every level
     needs_server: bool = True  # False: runs after the server has stopped
     prerequisites: tuple[str, ...] = ()  # numbers of the levels that --level N runs first
+    is_proof: bool = False  # True: a run is unproven unless every check of this level was judged
 
     def __str__(self) -> str:
         return self.number
@@ -23,8 +24,8 @@ class Level:
 
 SMOKE = Level(number="1", title="smoke", modes=(VERIFY, STRESS_MODE, BENCHMARK_MODE))
 # Later results are valid only if this level did not fail.
-KERNEL_PATH = Level(number="1.5", title="kernel path", modes=(VERIFY, STRESS_MODE, BENCHMARK_MODE))
-CORRECTNESS = Level(number="2", title="correctness", modes=(VERIFY,), prerequisites=("1.5",))
+KERNEL_PATH = Level(number="1.5", title="kernel path", modes=(VERIFY, STRESS_MODE, BENCHMARK_MODE), is_proof=True)
+CORRECTNESS = Level(number="2", title="correctness", modes=(VERIFY,), prerequisites=("1.5",), is_proof=True)
 STRESS = Level(number="3", title="stress", modes=(STRESS_MODE,), prerequisites=("1.5",))
 BENCHMARK = Level(number="4", title="benchmark", modes=(BENCHMARK_MODE,), prerequisites=("1.5",))
 REGRESSION = Level(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -11,11 +11,13 @@ from firesteel.lab.codec import from_json, to_json
 from firesteel.lab.compare.compare import Comparison
 from firesteel.lab.level import KERNEL_PATH, Level, find_level
 from firesteel.lab.matrix.result import MatrixResult
-from firesteel.lab.path.backend import BackendSummary
+from firesteel.lab.path.ledger import ServerLedger
+from firesteel.lab.path.slots import SlotTable
 from firesteel.lab.servers.diagnosis import Diagnosis
+from firesteel.lab.verdict import Verdict, conclude, parse_verdict
 
 # Figures that have a field of their own in LevelResult.
-TYPED_FIGURES = ("checks", "backend", "bench", "comparison", "matrix", "diagnosis", "bundle")
+TYPED_FIGURES = ("checks", "slots", "ledger", "bench", "comparison", "matrix", "diagnosis", "bundle")
 T = TypeVar("T")
 
 
@@ -24,20 +26,29 @@ class LevelCheck:
     """One thing that a level looked at."""
 
     check: str
-    passed: bool
+    verdict: Verdict
     words: str
+    cure: str = ""  # what would change the verdict: a flag, a variable, a package
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict is Verdict.PASSED
+
+    def in_words(self) -> str:
+        """Returns what was found, and the cure unless it passed."""
+        return self.words if self.passed or not self.cure else f"{self.words}: {self.cure}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelResult:
     level: Level
-    passed: bool
+    verdict: Verdict
     reason: str  # also of a pass
-    valid: bool = True  # False if the kernel path was not the requested one
-    was_run: bool = True  # False if there was nothing to compare with, or no server left
+    valid: bool = True  # False if it was judged although the kernel path was not the requested one
     seconds: float = 0.0
     checks: tuple[LevelCheck, ...] = ()
-    backend: BackendSummary | None = None
+    slots: SlotTable | None = None  # of the kernel path
+    ledger: ServerLedger | None = None
     bench: BenchResult | None = None
     comparison: Comparison | None = None
     matrix: MatrixResult | None = None
@@ -46,16 +57,21 @@ class LevelResult:
     facts: Mapping[str, Any] = field(default_factory=dict)  # other figures; the report shows them as they are
 
     @property
-    def is_new_baseline(self) -> bool:
-        """True if there was no earlier run to compare with, so that this one was kept."""
-        return "visible_change" in self.facts
+    def passed(self) -> bool:
+        return self.verdict is Verdict.PASSED
+
+    @property
+    def failed(self) -> bool:
+        return self.verdict is Verdict.FAILED
 
     def figures(self) -> dict[str, Any]:
         """Returns everything but the verdict as JSON."""
         content = dict(self.facts)
         if self.diagnosis is not None:
             content |= {"diagnosis": self.diagnosis.as_dict(), "bundle": self.bundle}
-        for name in ("backend", "bench", "comparison", "matrix"):
+        if self.ledger is not None:
+            content["ledger"] = to_json(self.ledger)
+        for name in ("slots", "bench", "comparison", "matrix"):
             part = getattr(self, name)
             if part is not None:
                 content[name] = part.as_dict()
@@ -67,10 +83,9 @@ class LevelResult:
         return {
             "title": self.level.title,
             "level": self.level.number,
-            "passed": self.passed,
+            "verdict": self.verdict.value,
             "reason": self.reason,
             "valid": self.valid,
-            "was_run": self.was_run,
             "seconds": self.seconds,
             "figures": self.figures(),
         }
@@ -84,58 +99,72 @@ class Checks:
         self.rows: list[LevelCheck] = []
         self.facts: dict[str, Any] = {}
 
-    def add(self, name: str, passed: bool, words: str) -> None:
-        self.rows.append(LevelCheck(check=name, passed=passed, words=words))
+    def add(self, name: str, verdict: Verdict | bool, words: str, *, cure: str = "") -> None:
+        """Adds a check; True means passed, False failed."""
+        judged = Verdict.of(verdict) if isinstance(verdict, bool) else verdict
+        self.rows.append(LevelCheck(check=name, verdict=judged, words=words, cure=cure))
 
     def result(
         self,
         summary: str = "",
         *,
-        backend: BackendSummary | None = None,
+        slots: SlotTable | None = None,
+        ledger: ServerLedger | None = None,
         bench: BenchResult | None = None,
         comparison: Comparison | None = None,
         matrix: MatrixResult | None = None,
     ) -> LevelResult:
-        """Builds the result; its reason is what failed, else the summary, else all checks."""
-        failed = [f"{row.check}: {row.words}" for row in self.rows if not row.passed]
+        """Builds the result; its reason is what failed or was not judged, else the summary, else all checks."""
+        verdict = conclude((row.verdict for row in self.rows), needs_all=self.level.is_proof)
         return LevelResult(
             level=self.level,
-            passed=not failed,
-            reason="; ".join(failed) or summary or "; ".join(row.words for row in self.rows),
+            verdict=verdict,
+            reason=self._explain(verdict) or summary or self._join(self.rows),
             checks=tuple(self.rows),
             facts=self.facts,
-            backend=backend,
+            slots=slots,
+            ledger=ledger,
             bench=bench,
             comparison=comparison,
             matrix=matrix,
         )
 
+    def _explain(self, verdict: Verdict) -> str:
+        """Returns why the level did not pass; empty if it did."""
+        if verdict is Verdict.FAILED:
+            return "; ".join(f"{row.check}: {row.in_words()}" for row in self.rows if row.verdict is verdict)
+        if verdict is Verdict.UNPROVEN:
+            judged = self._join(row for row in self.rows if row.verdict.is_judged)
+            missing = self._join(row for row in self.rows if row.verdict is verdict) or "nothing was checked"
+            return f"{verdict.words}: {missing}" + (f" ({judged})" if judged else "")
+        return ""
+
+    @staticmethod
+    def _join(rows: Iterable[LevelCheck]) -> str:
+        return "; ".join(row.in_words() for row in rows)
+
 
 def judge_validity(results: Sequence[LevelResult]) -> list[LevelResult]:
-    """Marks results after a failed kernel path as invalid: another path was measured than the requested one."""
+    """Marks levels judged after a failed kernel path as invalid: they ran on another path than requested."""
     is_valid = True
     judged = []
     for result in results:
-        judged.append(result if is_valid else replace(result, valid=False))
-        is_valid = is_valid and not (result.level == KERNEL_PATH and result.was_run and not result.passed)
+        judged.append(replace(result, valid=is_valid or not result.verdict.is_judged))
+        is_valid = is_valid and not (result.level == KERNEL_PATH and result.failed)
     return judged
-
-
-def has_passed(results: Sequence[LevelResult]) -> bool:
-    return all(result.passed and result.valid for result in results)
 
 
 def parse_level(content: Mapping[str, Any]) -> LevelResult:
     figures = dict(content.get("figures") or {})
     return LevelResult(
         level=find_level(str(content.get("level"))),
-        passed=bool(content.get("passed")),
+        verdict=parse_verdict(content),
         reason=str(content.get("reason", "")),
         valid=bool(content.get("valid", True)),
-        was_run=bool(content.get("was_run", True)),
         seconds=content.get("seconds") or 0.0,
-        checks=from_json(tuple[LevelCheck, ...], figures.get("checks") or (), "the checks of a level"),
-        backend=parse_part(BackendSummary, figures, "backend"),
+        checks=tuple(map(parse_check, figures.get("checks") or ())),
+        slots=parse_part(SlotTable, figures, "slots"),
+        ledger=parse_part(ServerLedger, figures, "ledger"),
         bench=parse_part(BenchResult, figures, "bench"),
         comparison=parse_part(Comparison, figures, "comparison"),
         matrix=parse_part(MatrixResult, figures, "matrix"),
@@ -143,6 +172,11 @@ def parse_level(content: Mapping[str, Any]) -> LevelResult:
         bundle=figures.get("bundle"),
         facts={name: value for name, value in figures.items() if name not in TYPED_FIGURES},
     )
+
+
+def parse_check(content: Mapping[str, Any]) -> LevelCheck:
+    named = {**content, "verdict": parse_verdict(content).value}
+    return from_json(LevelCheck, named, "a check of a level")
 
 
 def parse_part(kind: type[T], content: Mapping[str, Any], name: str) -> T | None:

@@ -32,11 +32,11 @@ def check_by_level_two(matrix: Matrix) -> CheckAnswers:
 
 
 def judge_level_two(levels: Sequence[LevelResult]) -> AnswerVerdict:
-    """Judges the answers; they are not compared if the level was not run, or ran on another path than requested."""
+    """Judges the answers; they are not compared if the level was not judged, or ran on another path."""
     level = next((level for level in levels if level.level == CORRECTNESS), None)
     if level is None:
         return AnswerVerdict(None, "not compared: level 2 was not run")
-    if not level.was_run:
+    if not level.verdict.is_judged:
         return AnswerVerdict(None, f"not compared: {level.reason}")
     if not level.valid:
         return AnswerVerdict(None, f"not compared: the kernel path was not the requested one ({level.reason})")

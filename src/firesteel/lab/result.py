@@ -16,14 +16,15 @@ from firesteel.lab.level import KERNEL_PATH, Level, find_level
 from firesteel.lab.level_result import LevelResult, parse_level, parse_part
 from firesteel.lab.matrix.result import MatrixResult
 from firesteel.lab.matrix.review import Review
-from firesteel.lab.path.backend import BackendSummary
 from firesteel.lab.path.ledger import OpCalls
+from firesteel.lab.path.slots import SlotTable
 from firesteel.lab.profile.profile import Profile, parse_profile
 from firesteel.lab.servers.server_exit import ServerExit
 from firesteel.lab.spec import LabSpec, parse_spec
 from firesteel.lab.surroundings import StatedSurroundings
+from firesteel.lab.verdict import Verdict, conclude
 
-SCHEMA = 1
+SCHEMA = 2  # 1 had `passed` and `was_run` instead of `verdict`
 RESULT = "result.json"
 SERVER_FIELDS = ("command", "startup_s", "log", "peak_bytes", "gpu_scope")  # of EngineInfo
 T = TypeVar("T")
@@ -74,7 +75,6 @@ class LabResult:
     firesteel: str | None = None  # version
     seconds: float = 0.0
     time_utc: str | None = None
-    passed: bool = False
     unfinished: tuple[Level, ...] = ()  # levels that an interrupted run did not reach
     reductions: tuple[str, ...] = ()
     engine: EngineInfo | None = None
@@ -82,7 +82,6 @@ class LabResult:
     shutdown: ServerExit | None = None
     memory: MemoryTimeline | None = None
     surroundings: StatedSurroundings | None = None
-    backend: BackendSummary | None = None
     bench: BenchResult | None = None
     comparison: Comparison | None = None
     matrix: MatrixResult | None = None
@@ -99,7 +98,7 @@ class LabResult:
                 "firesteel": self.firesteel,
                 "seconds": self.seconds,
                 "time_utc": self.time_utc,
-                "passed": self.passed,
+                "verdict": self.verdict.value,
                 "unfinished": list(map(str, self.unfinished)),
                 "order": self.spec.as_dict(),
                 "levels": levels,
@@ -109,12 +108,35 @@ class LabResult:
                 "shutdown": None if self.shutdown is None else self.shutdown.as_dict(),
                 "memory": {} if self.memory is None else to_json(self.memory),
             }
-        parts = (self.backend, self.bench, self.comparison, self.matrix, self.profile, self.review)
-        names = ("backend", "bench", "comparison", "matrix", "profile", "review")
+        parts = (self.bench, self.comparison, self.matrix, self.profile, self.review)
+        names = ("bench", "comparison", "matrix", "profile", "review")
         content |= {name: part.as_dict() for name, part in zip(names, parts, strict=True) if part is not None}
         if self.surroundings is not None:
             content["surroundings"] = self.surroundings.as_dict()
         return content
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on a run, by its levels.
+
+        Levels that prove something, and the one that --level names, must have been judged; of the others, any.
+        """
+        if any(level.failed or not level.valid for level in self.levels):
+            return Verdict.FAILED
+        if self.unfinished or self.unjudged:
+            return Verdict.UNPROVEN
+        return conclude((level.verdict for level in self.levels), needs_all=False)
+
+    @property
+    def unjudged(self) -> tuple[Level, ...]:
+        """The levels that had to be judged and were not."""
+        named = "" if self.spec is None else self.spec.level
+        required = [level for level in self.levels if level.level.is_proof or level.level.number == named]
+        return tuple(level.level for level in required if level.verdict is Verdict.UNPROVEN)
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict is Verdict.PASSED
 
     def in_levels(self, part: Callable[[LevelResult], T | None]) -> T | None:
         """Returns a part of the first level that has it."""
@@ -125,8 +147,8 @@ class LabResult:
         return self.bench or self.in_levels(lambda level: level.bench)
 
     @property
-    def any_backend(self) -> BackendSummary | None:
-        return self.backend or self.in_levels(lambda level: level.backend)
+    def any_slots(self) -> SlotTable | None:
+        return self.in_levels(lambda level: level.slots)
 
     @property
     def any_comparison(self) -> Comparison | None:
@@ -138,7 +160,7 @@ class LabResult:
 
     @property
     def any_kernels(self) -> tuple[OpCalls, ...]:
-        ledger = None if self.any_backend is None else self.any_backend.ledger
+        ledger = self.in_levels(lambda level: level.ledger)
         return self.kernels or (ledger.ran if ledger is not None else ())
 
     @property
@@ -186,7 +208,6 @@ def parse_result(content: Mapping[str, Any]) -> LabResult:
         firesteel=content.get("firesteel"),
         seconds=content.get("seconds") or 0.0,
         time_utc=content.get("time_utc"),
-        passed=bool(content.get("passed")),
         unfinished=tuple(map(find_level, content.get("unfinished") or ())),
         reductions=tuple(content.get("reductions") or ()),
         engine=parse_part(EngineInfo, content, "engine"),
@@ -194,7 +215,6 @@ def parse_result(content: Mapping[str, Any]) -> LabResult:
         shutdown=parse_part(ServerExit, content, "shutdown"),
         memory=parse_part(MemoryTimeline, content, "memory"),
         surroundings=parse_part(StatedSurroundings, content, "surroundings"),
-        backend=parse_part(BackendSummary, content, "backend"),
         bench=parse_part(BenchResult, content, "bench"),
         comparison=parse_part(Comparison, content, "comparison"),
         matrix=parse_part(MatrixResult, content, "matrix"),

@@ -20,7 +20,7 @@ from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.client.api import Api
 from firesteel.lab.client.wire import RequestFailed
 from firesteel.lab.level import KERNEL_PATH, Level
-from firesteel.lab.level_result import LevelResult, has_passed, judge_validity
+from firesteel.lab.level_result import LevelResult, judge_validity
 from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.levels.table import RUN
 from firesteel.lab.path.cross_check import cross_check, find_device_name
@@ -31,10 +31,15 @@ from firesteel.lab.servers.commands import find_key, find_kind, find_model, make
 from firesteel.lab.servers.server_exit import ServerExit
 from firesteel.lab.servers.supervisor import ServerCommand, ServerFailed, SupervisedServer, find_free_port
 from firesteel.lab.servers.target import Target
+from firesteel.lab.settle import settle_sinks
 from firesteel.lab.spec import LabSpec
 from firesteel.lab.spec_check import check_spec
 from firesteel.lab.surroundings import StatedSurroundings
+from firesteel.lab.verdict import Verdict
 from firesteel.version import find_version
+
+SERVER_GONE = "not run: the server is gone"
+GATE_FAILED = f"not run: the kernel path (level {KERNEL_PATH}) failed; --keep-going runs this level all the same"
 
 
 class RunObserver(Protocol):
@@ -79,7 +84,7 @@ class LabRun:
         except ServerFailed as error:
             failure = LevelResult(
                 level=self._next_level,
-                passed=False,
+                verdict=Verdict.FAILED,
                 reason=str(error),
                 diagnosis=error.diagnosis,
                 bundle=str(error.bundle) if error.bundle else None,
@@ -89,7 +94,7 @@ class LabRun:
             return
         except RequestFailed as error:  # the first request to a server that should be running already
             reason = f"{self.spec.shown_url}: {error}; check that it is running and its address is right"
-            self._fail_rest(LevelResult(level=self._next_level, passed=False, reason=reason))
+            self._fail_rest(LevelResult(level=self._next_level, verdict=Verdict.FAILED, reason=reason))
             return
         for level in self.spec.levels:
             if not level.needs_server:
@@ -120,7 +125,6 @@ class LabRun:
             firesteel=find_version(),
             seconds=seconds,
             time_utc=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            passed=not unfinished and has_passed(levels),
             unfinished=unfinished,
             spec=self.spec,
             levels=tuple(levels),
@@ -177,6 +181,9 @@ class LabRun:
         return target
 
     def _run_level(self, level: Level, target: Target | None) -> None:
+        if not self.spec.keep_going and any(done.level == KERNEL_PATH and done.failed for done in self.results):
+            self._add(LevelResult(level=level, verdict=Verdict.UNPROVEN, reason=GATE_FAILED))
+            return
         self.observer.begin(level)
         self.level_start = time.monotonic()
         context = LevelContext(
@@ -191,19 +198,23 @@ class LabRun:
         try:
             result = RUN[level](context)
         except RequestFailed as error:  # the server is not ours, so there is no diagnosis
-            result = LevelResult(level=level, passed=False, reason=str(error), bench=measured_before(error))
+            failed = LevelResult(level=level, verdict=Verdict.FAILED, reason=str(error))
+            result = replace(failed, bench=measured_before(error))
         self._add(replace(result, seconds=time.monotonic() - self.level_start))
 
     def _add(self, result: LevelResult) -> None:
-        self.results.append(result)
+        before = self.results
+        self.results = settle_sinks([*before, result])
+        for changed, earlier in zip(self.results, before, strict=False):
+            if changed != earlier:
+                self.observer.end(changed)
         self.observer.end(judge_validity(self.results)[-1])
 
     def _fail_rest(self, failure: LevelResult) -> None:
         """Adds the failure of the current level; those after it are not run."""
         self._add(replace(failure, seconds=time.monotonic() - self.level_start))
         for level in self.spec.levels[len(self.results) :]:
-            reason = "not run: the server is gone"
-            self._add(LevelResult(level=level, passed=False, was_run=False, reason=reason))
+            self._add(LevelResult(level=level, verdict=Verdict.UNPROVEN, reason=SERVER_GONE))
 
     def _record_server(self, server: SupervisedServer, shutdown: ServerExit) -> None:
         self.engine = replace(
@@ -222,7 +233,7 @@ class LabRun:
         if self.shutdown is not None and not self.shutdown.is_clean:
             first = self.results[0]
             reason = f"{first.reason}; but it did not stop cleanly: {self.shutdown.in_words()}"
-            self.results[0] = replace(first, passed=False, reason=reason)
+            self.results[0] = replace(first, verdict=Verdict.FAILED, reason=reason)
             self.observer.end(self.results[0])
 
     def _can_cross_check(self) -> bool:

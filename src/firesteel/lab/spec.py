@@ -26,6 +26,7 @@ from firesteel.lab.level import (
 DEFAULT_MODEL = "kindling"
 MAX_CONCURRENCY = 512  # each request takes a thread and a connection of this process
 HELP, IDENTIFIES, FLAGS = "help", "identifies", "flags"
+GIVEN = "given"  # identifies a run only if it was given: earlier versions did not have it
 
 
 class StressSize(NamedTuple):
@@ -41,7 +42,7 @@ FULL_STRESS = StressSize(requests=200, concurrency=8, sequential=100)
 QUICK_STRESS = StressSize(requests=40, concurrency=4, sequential=20)
 
 
-def setting(default: Any, help_text: str, *, identifies: bool = False) -> Any:
+def setting(default: Any, help_text: str, *, identifies: bool | str = False) -> Any:
     """Declares a field. `identifies`: runs that differ in it have different baselines."""
     return field(default=default, metadata={HELP: help_text, IDENTIFIES: identifies})
 
@@ -63,6 +64,11 @@ class LabSpec:
     path: str = setting(
         "", "kernel path that must run, such as native-fp4 (default: any that is not a fallback)", identifies=True
     )
+    expect: str = setting(
+        "",
+        "values of slots of the kernel path, such as moe=cutlass,dense=marlin,attention=flashinfer,graphs=on",
+        identifies=GIVEN,
+    )
     trace: str = setting("", "profile of the engine: PyTorch's JSON or nsys's SQLite export")
     gates: tuple[str, ...] = setting(
         (), "gate of the level 6 matrix, such as kv_dtype=auto,fp8; repeatable (default: chosen by device)"
@@ -79,6 +85,8 @@ class LabSpec:
     ready_s: float = setting(1800.0, "seconds until a server must be ready")
     answer_s: float = setting(600.0, "seconds until a request must be answered")
     grace_s: float = setting(45.0, "seconds from SIGTERM until a server is killed")
+    allow_unjudged: bool = setting(False, "exit code 0, not 3, if nothing failed but not all could be judged")
+    keep_going: bool = setting(False, "run the levels after a failed level 1.5 too; their results do not count")
     requests: int | None = setting(None, "requests of level 3 sent concurrently (default: 200; 40 with --quick)")
     concurrency: int | None = setting(None, "requests of level 3 in flight at once (default: 8; 4 with --quick)")
     sequential: int | None = setting(
@@ -195,4 +203,7 @@ def to_words(spec: LabSpec) -> list[str]:
 def identity(spec: LabSpec) -> list[Any]:
     """Returns the values that decide whether two runs can be compared, secrets hidden."""
     content = spec.as_dict()
-    return [content[declared.name] for declared in dataclasses.fields(spec) if declared.metadata[IDENTIFIES]]
+    kinds = {declared.name: declared.metadata[IDENTIFIES] for declared in dataclasses.fields(spec)}
+    always = [content[name] for name, kind in kinds.items() if kind is True]
+    given = [(name, content[name]) for name, kind in kinds.items() if kind == GIVEN and content[name]]
+    return always + given

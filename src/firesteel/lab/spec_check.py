@@ -8,7 +8,8 @@ from firesteel.errors import UserError
 from firesteel.lab.client.wire import find_root
 from firesteel.lab.level import KERNEL_PATH, MATRIX, REGRESSION
 from firesteel.lab.matrix.gates import parse_gates
-from firesteel.lab.path.backend import EngineRules, load_rules
+from firesteel.lab.path.engine_rules import EngineRules, load_rules
+from firesteel.lab.path.expectation import check_names, parse_expectations
 from firesteel.lab.result import read_result
 from firesteel.lab.servers.commands import HOST, find_kind, make_words
 from firesteel.lab.spec import LabSpec
@@ -37,12 +38,14 @@ def check_path(spec: LabSpec) -> None:
     rules = load_rules(find_kind(spec.engine))
     if spec.trace:
         check_trace(spec, rules)
-    if not spec.path:
+    wanted = f"--path {spec.path}" if spec.path else f"--expect {spec.expect}" if spec.expect else ""
+    if not wanted:
         return
     if rules is None:
-        raise UserError(f"--path {spec.path}: there are no rules for {spec.engine}, so no path can be required")
-    if spec.path not in (names := [path.name for path in rules.paths if path.name]):
+        raise UserError(f"{wanted}: there are no rules for {spec.engine}, so no path can be required")
+    if spec.path and spec.path not in (names := [path.name for path in rules.paths if path.name]):
         raise UserError(f"--path {spec.path}: the rules for {rules.engine} have {', '.join(names)}")
+    check_names(parse_expectations(spec.expect), rules.values, "--expect")
 
 
 def check_trace(spec: LabSpec, rules: EngineRules | None) -> None:

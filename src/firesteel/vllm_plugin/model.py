@@ -61,7 +61,13 @@ class FiresteelGptOss(nn.Module):
         self._logits: Tensor | None = None  # of the last step, if it was not replayed and has computed them
         self._kind = ""
         ledger = self.network.kernels.ledger
-        self.proof = ProofLine(ledger, rank=rank, num_ranks=num_ranks, vllm_version=vllm.__version__)
+        self.proof = ProofLine(
+            ledger,
+            rank=rank,
+            num_ranks=num_ranks,
+            vllm_version=vllm.__version__,
+            settings={"sinks": "on" if self.network.sinks else "off"},
+        )
 
     def _new_layer(self, number: int) -> KvLayer:
         spec = self.assembly.held

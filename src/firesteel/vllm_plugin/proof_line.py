@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from firesteel.engine.process.verdicts import Verdicts
 from firesteel.kernels.ledger import Ledger
@@ -14,8 +15,12 @@ _log = logging.getLogger("vllm.firesteel")
 class ProofLine:
     """Logs the line once the machine code of all launched kernels was read, in the background."""
 
-    def __init__(self, ledger: Ledger, *, rank: int, num_ranks: int, vllm_version: str) -> None:
+    def __init__(
+        self, ledger: Ledger, *, rank: int, num_ranks: int, vllm_version: str, settings: Mapping[str, str]
+    ) -> None:
+        """`settings` are written after the ops, such as sinks=on."""
         self.ledger = ledger
+        self.settings = settings
         ours = find_version()
         version = "of the sources" if ours == NOT_INSTALLED else ours
         self.heading = f"rank {rank} of {num_ranks}: gpt-oss plugin {version} in vLLM {vllm_version}"
@@ -36,9 +41,11 @@ class ProofLine:
         _log.info("firesteel: %s; %s", self.heading, ", ".join(self.rows()))
 
     def rows(self) -> list[str]:
-        """Returns OP=IMPLEMENTATION[VERDICTS] of everything that ran."""
+        """Returns OP=IMPLEMENTATION ACTIVATIONS[VERDICTS] of everything that ran, and the settings."""
         rows = []
         for ran, entry in sorted(self.ledger.entries.items(), key=lambda item: item[0]):
             verdicts = sorted({self._verdicts.find(launch) or "unread" for launch in entry.launches})
-            rows.append(f"{ran.op}={ran.implementation}" + (f"[{'+'.join(verdicts)}]" if verdicts else ""))
-        return list(dict.fromkeys(rows))
+            words = " ".join(filter(None, (f"{ran.op}={ran.implementation}", ran.activation)))
+            rows.append(words + (f"[{'+'.join(verdicts)}]" if verdicts else ""))
+        settings = [f"{name}={value}" for name, value in self.settings.items()]
+        return [*dict.fromkeys(rows), *settings]

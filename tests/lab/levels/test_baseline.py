@@ -15,9 +15,10 @@ def test_different_settings_and_devices_have_different_baselines(tmp_path):
         LabSpec(flags=("--tile", "auto")),
         LabSpec(model="other"),
         LabSpec(engine="vllm"),
+        LabSpec(expect="graphs=on"),
     ]
     paths = {find_baseline(spec, device, tmp_path) for spec in specs for device in ("CPU", "NVIDIA H200")}
-    assert len(paths) == 10
+    assert len(paths) == 12
     assert find_baseline(LabSpec(), "CPU", tmp_path) == find_baseline(LabSpec(mode="benchmark"), "CPU", tmp_path)
 
 

@@ -12,6 +12,7 @@ from firesteel.lab.reference.reference import LocalReference, find_reference
 from firesteel.lab.reference.texts import read_prompts, read_texts
 from firesteel.lab.servers.target import Target
 from firesteel.lab.spec import LabSpec
+from firesteel.lab.verdict import Verdict
 from firesteel.llm import LLM
 from firesteel.types import SamplingParams
 from tests.lab.contexts import make_context
@@ -66,7 +67,7 @@ def judge(monkeypatch):
 
 
 def failed(result):
-    return {row.check for row in result.checks if not row.passed}
+    return {row.check for row in result.checks if row.verdict is Verdict.FAILED}
 
 
 @pytest.mark.slow
@@ -104,7 +105,7 @@ def test_wrong_tokens_fail_where_the_reference_is_decided(judge, local, monkeypa
 
 def test_model_that_is_not_on_this_machine_is_not_judged(judge, local):
     result = judge(local, model="some/other-model")
-    assert result.passed and not result.was_run and result.facts["reference"] is None
+    assert result.verdict is Verdict.UNPROVEN and result.facts["reference"] is None
     assert (
         "not judged: some/other-model is not a checkpoint" in result.reason and "--reference-url" in result.reason
     )
@@ -114,7 +115,7 @@ def test_seed_that_gives_two_texts_fails_even_without_a_reference(judge, local, 
     texts = iter("ab")
     monkeypatch.setattr(local, "complete", lambda prompt, **fields: {"choices": [{"text": next(texts)}]})
     result = judge(local, model="some/other-model")
-    assert not result.passed and result.was_run and "two different texts" in result.reason
+    assert result.failed and "two different texts" in result.reason
 
 
 def test_reference_of_kindling_is_computed_locally():

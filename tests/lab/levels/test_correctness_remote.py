@@ -12,6 +12,7 @@ from firesteel.lab.levels.correctness import check_correctness, count_agreed
 from firesteel.lab.reference.texts import read_prompts, read_texts
 from firesteel.lab.servers.target import Target
 from firesteel.lab.spec import LabSpec
+from firesteel.lab.verdict import Verdict
 from tests.lab import toy_server as toys
 from tests.lab.contexts import make_context
 
@@ -50,7 +51,7 @@ def judge(monkeypatch, serving):
 
 
 def failed(result):
-    return {row.check for row in result.checks if not row.passed}
+    return {row.check for row in result.checks if row.verdict is Verdict.FAILED}
 
 
 @pytest.mark.parametrize("field", ["prompt", "content"])
@@ -58,7 +59,7 @@ def test_same_model_agrees_and_gets_its_own_tokens(judge, field):
     """Texts were once Kindling's tokens, whatever was served."""
     served, reference = Toy(field=field), Toy()
     result = judge(served, reference)
-    assert result.passed and result.was_run, result.reason
+    assert result.passed, result.reason
     assert result.facts["tokens_equal"] == result.facts["tokens_compared"] == 3 * 32
     assert abs(result.facts["perplexity_change"]) < 1e-6 and "toy at http" in result.facts["reference"]
     assert all(token < 256 for prompt in reference.seen for token in prompt)
@@ -92,7 +93,7 @@ def test_without_ranked_tokens_every_difference_counts(judge):
 def test_reference_that_goes_away_leaves_the_level_unjudged(judge, max_requests):
     """Its failures were once taken for the server's, which was stopped."""
     result = judge(Toy(), Toy(max_requests=max_requests))
-    assert result.passed and not result.was_run
+    assert result.verdict is Verdict.UNPROVEN
     assert "not judged: the reference, toy at" in result.reason and "500" in result.reason
 
 
@@ -100,17 +101,17 @@ def test_reference_that_returns_nan_leaves_the_level_unjudged(judge):
     reference = Toy()
     reference.table[:] = float("nan")
     result = judge(Toy(), reference)
-    assert not result.was_run and "the reference" in result.reason and "NaN" in result.reason
+    assert result.verdict is Verdict.UNPROVEN and "the reference" in result.reason and "NaN" in result.reason
 
 
 def test_check_that_failed_before_the_reference_went_away_still_fails(judge):
     result = judge(Toy(seed=1), Toy(max_requests=2))
-    assert not result.passed and result.was_run and failed(result) == {"perplexity"}
+    assert result.failed and failed(result) == {"perplexity"}
 
 
 def test_model_without_a_tokenizer_is_not_judged(judge):
     result = judge(Toy(field=""), Toy())
-    assert result.passed and not result.was_run and "/tokenize" in result.reason
+    assert result.verdict is Verdict.UNPROVEN and "/tokenize" in result.reason
 
 
 @pytest.mark.parametrize(
@@ -120,14 +121,14 @@ def test_model_without_a_tokenizer_is_not_judged(judge):
 def test_server_without_a_needed_feature_is_not_judged_and_not_stopped(judge, lacks, words):
     """llama.cpp was once stopped for it."""
     result = judge(Toy(lacks=lacks), Toy())
-    assert result.passed and not result.was_run and words in result.reason
+    assert result.verdict is Verdict.UNPROVEN and words in result.reason
 
 
 def test_reference_gets_its_key_from_the_environment(judge, monkeypatch):
     assert "401" in judge(Toy(), Toy(key="k")).reason
     monkeypatch.setenv("LAB_REFERENCE_API_KEY", "k")
     result = judge(Toy(), Toy(key="k"))
-    assert result.passed and result.was_run, result.reason
+    assert result.passed, result.reason
 
 
 def test_answer_that_ends_early_differs():

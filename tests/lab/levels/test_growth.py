@@ -7,6 +7,7 @@ from firesteel.lab.level_result import Checks
 from firesteel.lab.levels.growth import check_growth
 from firesteel.lab.memory.footprint import Footprint, MemoryRegion
 from firesteel.lab.memory.gpu import OWN, WHOLE
+from firesteel.lab.verdict import Verdict
 
 GB = 10**9
 
@@ -67,4 +68,4 @@ def test_growth_of_whole_gpus_says_so_and_different_scopes_are_not_judged():
 
 def test_server_that_was_running_already_is_not_judged():
     row, facts = judge(None, None)
-    assert row.passed and "not visible" in row.words and not facts
+    assert row.verdict is Verdict.UNPROVEN and "not visible" in row.words and not facts

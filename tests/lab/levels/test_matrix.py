@@ -5,6 +5,7 @@ from firesteel.lab.levels.matrix import choose_gates, run_matrix_level
 from firesteel.lab.matrix.gates import parse_gates
 from firesteel.lab.matrix.result import CellOutcome, Matrix, summarise
 from firesteel.lab.spec import LabSpec
+from firesteel.lab.verdict import Verdict
 from tests.lab.contexts import make_context
 
 
@@ -47,14 +48,16 @@ def test_cells_of_an_earlier_run_are_removed(monkeypatch, tmp_path):
 
 def test_other_engines_need_named_gates(monkeypatch, tmp_path):
     result, seen = run(monkeypatch, tmp_path, ["done"], engine="vllm")
-    assert result.passed and not result.was_run and not seen
+    assert result.verdict is Verdict.NOT_APPLICABLE and not seen
     result, [matrix] = run(monkeypatch, tmp_path, ["done"] * 2, engine="vllm", gates=("enforce_eager",))
-    assert result.was_run and matrix.cells() == [{"enforce_eager": "on"}, {"enforce_eager": "off"}]
+    assert result.passed and matrix.cells() == [{"enforce_eager": "on"}, {"enforce_eager": "off"}]
 
 
 def test_server_that_was_running_already_has_no_cells(monkeypatch, tmp_path):
     result, seen = run(monkeypatch, tmp_path, ["done"], url="http://x:1")
-    assert not result.was_run and not seen and "http://x:1 is running already" in result.reason
+    assert (
+        result.verdict is Verdict.NOT_APPLICABLE and not seen and "http://x:1 is running already" in result.reason
+    )
 
 
 def test_cells_get_the_requested_limits_and_debugging(monkeypatch, tmp_path):

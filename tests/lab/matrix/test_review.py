@@ -40,7 +40,7 @@ FAKE = textwrap.dedent("""
 def review(tmp_path):
     """review(off, on): the review of these tokens per second, one per round."""
 
-    def run(off, on, **given):
+    def run(off, on, check=lambda flags, folder: AnswerVerdict(True, "right"), **given):
         (tmp_path / "fake.py").write_text(FAKE)
         sides = {"off": off, "on": on}
         benches = {
@@ -49,7 +49,9 @@ def review(tmp_path):
         (tmp_path / "benches.json").write_text(json.dumps(benches))
         command = (sys.executable, str(tmp_path / "fake.py"))
         matrix = Matrix(gates=parse_gate("prefix_caching"))
-        return review_gate(matrix, tmp_path / "out", on_progress=lambda words: None, command=command, **given)
+        return review_gate(
+            matrix, tmp_path / "out", on_progress=lambda words: None, command=command, check=check, **given
+        )
 
     return run
 
@@ -84,6 +86,13 @@ def test_wrong_answers_are_rejected_despite_a_gain(review):
 def test_gain_without_compared_answers_stays_open(review):
     sheet, _ = review(SLOW, FAST, check=lambda flags, folder: AnswerVerdict(None, "not compared: no reference"))
     assert sheet.verdict == OPEN and "better, but the answers were not compared: no reference" in sheet.why
+    assert sheet.criteria[0].met is None
+
+
+def test_gain_is_not_accepted_if_nobody_asked_for_the_answers(review):
+    """The sheet said "correct: not asked, met: yes"."""
+    sheet, _ = review(SLOW, FAST, check=None)
+    assert sheet.verdict == OPEN and "the answers were not compared: --no-correctness" in sheet.why
     assert sheet.criteria[0].met is None
 
 

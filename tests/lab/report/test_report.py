@@ -7,14 +7,17 @@ import pytest
 
 from firesteel.lab.path.ledger import LaunchedCode, OpCalls
 from firesteel.lab.report.document import BAD, DOUBTFUL, GOOD, PLAIN, Cell
+from firesteel.lab.report.headline import make_headline
 from firesteel.lab.report.html import to_html
 from firesteel.lab.report.markdown import to_markdown
 from firesteel.lab.report.report import build_document, write_report
 from firesteel.lab.report.sections import kernels
-from firesteel.lab.report.verdict import judge
 from firesteel.lab.result import LabResult, parse_result
 from firesteel.lab.servers.server_exit import ServerExit
 from tests.lab import report_parts as parts
+from tests.lab.path import evidence_lines as lines
+from tests.lab.path.evidence_lines import judge as judge_slots
+from tests.lab.path.evidence_lines import vllm
 
 
 class BalancedParser(HTMLParser):
@@ -73,8 +76,8 @@ def test_page_is_well_formed_and_makes_no_requests(document):
 def test_both_formats_hold_every_section(document, write):
     text = write(document)
     for words in (
-        "All 3 levels that were run passed",
-        "level 5 was not run: no baseline",
+        "All 3 levels that were judged passed",
+        "level 5 was not judged: no baseline",
         "reduced: 40 requests instead",
         "reason of 1.5",
         "native-fp4",
@@ -95,13 +98,13 @@ def test_both_formats_hold_every_section(document, write):
 def test_failed_level_is_the_verdict():
     levels = [
         parts.level("1"),
-        parts.level("1.5", passed=False, reason="moe ran as reference"),
+        parts.level("1.5", "failed", reason="moe ran as reference"),
         parts.level("4", valid=False),
     ]
-    verdict = judge(parts.result(levels=levels))
-    assert (verdict.words, verdict.tone) == ("1 of 3 levels failed", BAD)
-    assert any("moe ran as reference" in line for line in verdict.lines)
-    assert any("level 4 do not count" in line for line in verdict.lines)
+    headline = make_headline(parts.result(levels=levels))
+    assert (headline.words, headline.tone) == ("1 of 3 levels failed", BAD)
+    assert any("moe ran as reference" in line for line in headline.lines)
+    assert any("level 4 do not count" in line for line in headline.lines)
     assert "does not count" in page_of(levels=levels)
 
 
@@ -151,26 +154,36 @@ def ledger(**fields):
     return {"device": "CPU", "ran": [calls]}
 
 
-def test_ledger_of_the_backend_is_the_table_of_kernels():
+def test_ledger_of_the_kernel_path_is_the_table_of_kernels():
     code = {"kernel": "k", "tile": "64", "artefact": "ab", "launches": 2, "verdict": "fp8"}
     ran = ledger(seconds=0.1, activation="mxfp8", artefacts=[code])
-    backend = {"seen": {}, "faults": ["marlin ran: line 7"], "ledger": ran}
-    page = to_html(build_document(LabResult(levels=parts.parsed_levels(parts.level("1.5", backend=backend)))))
-    assert "2 x k" in page and ">fp8<" in page and "fault: marlin ran: line 7" in page
+    page = to_html(build_document(LabResult(levels=parts.parsed_levels(parts.level("1.5", ledger=ran)))))
+    assert "2 x k" in page and ">fp8<" in page
     assert "us per call" in page and ">50000<" in page
 
 
+def test_slots_show_state_evidence_and_cure():
+    table = judge_slots("vllm", log=vllm(lines.MARLIN, lines.FLASHINFER), expect="moe=cutlass,graphs=on")
+    text = text_of(parts.level("1.5", "failed", slots=table.as_dict()))
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in text.splitlines() if line.startswith("| ")}
+    assert rows["moe"].startswith("| moe | marlin | ❌ contradicted | cutlass | log: Using 'MARLIN' Mxfp4")
+    assert "--moe-backend flashinfer_cutlass" in rows["moe"]
+    assert rows["dense"] == "| dense |  | not seen | not firesteel or emulation |  |  |"  # nobody asked for it
+    assert rows["attention"].startswith("| attention | flashinfer | ✅ seen |")
+    assert rows["graphs"] == "| graphs |  | ⚠️ not seen | on |  | add a profile of the server (--trace) |"
+
+
 def test_kernels_without_times_have_no_column_of_times():
-    text = text_of(parts.level("1.5", backend={"seen": {}, "ledger": ledger(seconds=0.0)}))
+    text = text_of(parts.level("1.5", ledger=ledger(seconds=0.0)))
     assert "| op | implementation | activations | calls | proof | launched |" in text
     assert "| linear | triton |  | 2 | - | 2 x k |" in text
 
 
 def test_server_that_did_not_stop_cleanly_is_the_verdict():
     shutdown = ServerExit(how="on SIGKILL", exit_code=-9, seconds=1.0)
-    verdict = judge(LabResult(levels=parts.parsed_levels(parts.level("1")), shutdown=shutdown))
-    assert verdict.tone == BAD and "did not stop cleanly" in verdict.words
-    assert any("on SIGKILL" in line for line in verdict.lines)
+    headline = make_headline(LabResult(levels=parts.parsed_levels(parts.level("1")), shutdown=shutdown))
+    assert headline.tone == BAD and "did not stop cleanly" in headline.words
+    assert any("on SIGKILL" in line for line in headline.lines)
 
 
 def test_levels_alone_make_a_report():
@@ -179,7 +192,7 @@ def test_levels_alone_make_a_report():
 
 
 def test_markup_in_a_servers_words_is_escaped():
-    level = parts.level("1", passed=False, reason="<script>alert(1)</script> | broke")
+    level = parts.level("1", "failed", reason="<script>alert(1)</script> | broke")
     _, text = read(to_html(build_document(LabResult(levels=parts.parsed_levels(level)))))
     assert "<script>alert(1)</script>" in text  # parsed as text, not as a tag
     assert "\\| broke" in text_of(level)
@@ -190,10 +203,32 @@ def test_files_are_written(tmp_path):
     assert all((tmp_path / name).stat().st_size for name in ("report.html", "report.md"))
 
 
-def test_first_run_says_that_nothing_was_compared():
-    text = text_of(parts.level("4"), parts.level("5", baseline="b.json", visible_change=0.02))
-    assert "All 2 levels passed" in text and "no earlier run to compare with" in text
-    assert "no earlier run" not in text_of(parts.level("5", baseline="b.json", comparison={}))
+def test_level_that_is_not_applicable_is_neither_passed_nor_doubted():
+    text = text_of(parts.level("4"), parts.level("5", "not applicable", reason="the first run"))
+    assert "✅ All 1 levels that were judged passed" in text and "level 5 is not applicable: the first run" in text
+
+
+@pytest.mark.parametrize(
+    ("levels", "words"),
+    [
+        ([parts.level("1.5", "unproven")], "UNPROVEN: kernel path (level 1.5) could not be judged"),
+        (
+            [parts.level("1.5", "unproven"), parts.level("2", "unproven")],
+            "UNPROVEN: kernel path (level 1.5) and correctness (level 2) could not be judged",
+        ),
+        ([parts.level("3", "unproven")], "UNPROVEN: no level was judged"),
+    ],
+)
+def test_unproven_run_is_amber_and_says_what_was_not_judged(levels, words):
+    headline = make_headline(parts.result(levels=levels))
+    assert (headline.words, headline.tone) == (words, DOUBTFUL)
+    assert f"⚠️ {words}" in text_of(*levels) and "⚠️ not judged" in text_of(*levels)
+
+
+def test_cure_of_a_check_is_shown():
+    check = {"check": "kernels", "verdict": "unproven", "words": "nothing was seen", "cure": "add --trace"}
+    text = text_of(parts.level("1.5", "unproven", checks=[check]))
+    assert "| kernels | ⚠️ not judged | nothing was seen | add --trace |" in text
 
 
 def test_chart_states_how_many_workloads_it_leaves_out():
@@ -232,5 +267,5 @@ def test_proof_is_what_the_machine_code_multiplies_with(activation, verdicts, wo
     ],
 )
 def test_result_without_levels_is_judged_by_its_part(content, words, tone):
-    verdict = judge(parse_result({"levels": [], **content}))
-    assert words in verdict.words and verdict.tone == tone
+    headline = make_headline(parse_result({"levels": [], **content}))
+    assert words in headline.words and headline.tone == tone

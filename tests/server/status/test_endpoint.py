@@ -55,7 +55,7 @@ def test_ledger_says_what_ran(server):
     assert body["device"] == "CPU" and body["kernels"] == {"linear": "reference"}
     assert body["ran"][0]["op"] == "linear" and body["ran"][0]["calls"] == 4, "requested again"
     assert body["ran"][0]["artefacts"] == server.engine.ledger[0]["artefacts"]
-    assert body["formats"] == FORMATS
+    assert body["formats"] == FORMATS and body["sinks"] is True and body["graphs"] == 0
 
 
 @pytest.mark.parametrize("error", [EngineDied("gone"), TimeoutError()])

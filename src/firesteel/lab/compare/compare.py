@@ -17,8 +17,11 @@ from firesteel.lab.compare.interval import estimate, share_confidence
 from firesteel.lab.compare.samples import BenchSamples, RunSamples, take_samples
 from firesteel.lab.memory.gpu import WHOLE
 from firesteel.lab.memory.usage import ResourceUsage
+from firesteel.lab.verdict import Verdict
 
 THRESHOLD, MEMORY_GB = 0.03, 1.0
+MAX_NOISE = 2.0  # thresholds; noisier runs cannot show a change of the threshold's size
+TOO_FEW = 1.0  # noise of a change of 100 %: an interval by too few runs
 GB = 1e9
 MEMORY = "memory"  # the figure of peak memory
 SLOWER, FASTER, SAME, UNCLEAR = "slower", "faster", "same", "unclear"
@@ -72,10 +75,28 @@ class Comparison:
     def is_unclear(self) -> bool:
         return any(row.verdict == UNCLEAR for row in self.rows)
 
+    @property
+    def noise(self) -> float:
+        """The change that half of the speeds would show: the median of their intervals' half widths."""
+        widths = [(limit(row.high) - limit(row.low)) / 2 for row in self.rows if row.figure != MEMORY]
+        return statistics.median(widths) if widths else TOO_FEW
+
+    @property
+    def is_too_noisy(self) -> bool:
+        return self.noise > MAX_NOISE * self.threshold
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.regressions:
+            return Verdict.FAILED
+        return Verdict.UNPROVEN if self.is_too_noisy else Verdict.PASSED
+
     def in_words(self) -> str:
         worse = [row.in_words() for row in self.regressions]
         if worse:
             return f"{len(worse)} of {len(self.rows)} figures are worse: {'; '.join(worse)}"
+        if self.is_too_noisy:
+            return f"the runs cannot show a change of {100 * self.threshold:g} %: {describe_noise(self.noise)}"
         unclear = sum(row.verdict == UNCLEAR for row in self.rows)
         rest = f"; {unclear} are unclear because there were too few runs" if unclear else ""
         limits = f"{100 * self.threshold:g} % or {self.memory_gb:g} GB"
@@ -84,6 +105,8 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         return {
             "words": self.in_words(),
+            "verdict": self.verdict.value,
+            "noise": self.noise,
             "threshold": self.threshold,
             "memory_gb": self.memory_gb,
             "rows": [row.as_dict() for row in self.rows],
@@ -91,6 +114,12 @@ class Comparison:
             "missing": self.missing,
             "differences": self.differences,
         }
+
+
+def describe_noise(noise: float) -> str:
+    if noise >= TOO_FEW:
+        return "there are too few runs"
+    return f"half of the figures would show no less than {100 * noise:.1f} %"
 
 
 def compare(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from firesteel.lab.client.wire import RequestFailed
@@ -27,6 +27,7 @@ from firesteel.lab.reference.reference import (
 from firesteel.lab.reference.texts import find_encoder, read_prompts, read_texts
 from firesteel.lab.servers.target import Target, are_finite, is_refusal
 from firesteel.lab.spec import LabSpec
+from firesteel.lab.verdict import Verdict
 
 CONTINUED = 32  # tokens
 SINK_TEXTS = 3
@@ -60,11 +61,9 @@ def check_correctness(context: LevelContext) -> LevelResult:
 
 
 def not_judged(checks: Checks, why: str) -> LevelResult:
-    """Ends the level without a verdict, unless a check has already failed it."""
-    judged = checks.result()
-    if not judged.passed:
-        return judged
-    return replace(judged, was_run=False, reason=f"not judged: {why} ({judged.reason})")
+    """Ends the level without a comparison; a check that failed before still fails it."""
+    checks.add("reference", Verdict.UNPROVEN, why)
+    return checks.result()
 
 
 def compare_with_reference(target: Target, reference: Reference, spec: LabSpec, checks: Checks) -> LevelResult:

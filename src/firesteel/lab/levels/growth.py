@@ -5,6 +5,7 @@ from __future__ import annotations
 from firesteel.lab.level_result import Checks
 from firesteel.lab.memory.footprint import Footprint, measure_growth
 from firesteel.lab.memory.gpu import OWN
+from firesteel.lab.verdict import Verdict
 
 MAX_BYTES = 10**9
 
@@ -12,7 +13,7 @@ MAX_BYTES = 10**9
 def check_growth(checks: Checks, before: Footprint | None, after: Footprint | None, when: str) -> None:
     """Checks the growth; a server that the lab did not start has no measurements and is not judged."""
     if before is None or after is None:
-        checks.add("memory", True, "memory of a server that was running already is not visible")
+        checks.add("memory", Verdict.UNPROVEN, "memory of a server that was running already is not visible")
         return
     host, touched = measure_growth(before, after)
     is_comparable = None not in (before.gpu, after.gpu) and before.gpu_scope == after.gpu_scope

@@ -1,10 +1,11 @@
-"""Level 1.5: the kernels that ran are the expected ones. A failure makes all later figures invalid."""
+"""Level 1.5: the slots of the kernel path hold what is expected. A failure makes all later figures invalid."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -12,56 +13,66 @@ import psutil  # type: ignore[import-untyped]
 
 from firesteel.device import find_device
 from firesteel.kernels.op.requirement import UNREAD, VERDICTS
+from firesteel.lab.codec import to_json
 from firesteel.lab.level import KERNEL_PATH
 from firesteel.lab.level_result import Checks, LevelResult
 from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.levels.smoke import ask_together, random_prompt
-from firesteel.lab.path.backend import BackendSummary, PathEvidence, load_rules, summarise
-from firesteel.lab.path.imports import find_libraries, find_packages, judge_places
+from firesteel.lab.path.engine_rules import EngineRules, load_rules
+from firesteel.lab.path.evidence import GPU, PathEvidence, describe_machine
+from firesteel.lab.path.imports import ServerImports, find_imports, find_libraries, judge_imports
+from firesteel.lab.path.judge import judge_slots
 from firesteel.lab.path.ledger import ServerLedger
-from firesteel.lab.path.ranks import awaits_ranks
+from firesteel.lab.path.ranks import awaits_ranks, judge_ranks
+from firesteel.lab.path.requirements import judge_requirements, list_references
+from firesteel.lab.path.slots import MOE, SlotState, SlotTable
 from firesteel.lab.servers.supervisor import SupervisedServer
 from firesteel.lab.servers.target import PROOFS_POLL_S, PROOFS_S, Target
 from firesteel.lab.spec import LabSpec
 from firesteel.lab.trace import count_kernels
+from firesteel.lab.verdict import Verdict
 
 MAX_LINES = 1_000_000
+FUSED_MOE_CURE = "FlashInfer's fused MoE is missing: install flashinfer-python with nvcc or flashinfer-cubin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerProcess:
+    """What the processes of a server show; empty if the lab did not start it."""
+
+    imports: ServerImports = field(default_factory=ServerImports)
+    libraries: Mapping[str, list[str]] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_kernel_path(context: LevelContext) -> LevelResult:
     target, spec = context.target, context.spec
     rules = load_rules(target.kind)
-    if rules is None or is_unobservable(target, spec):
-        why = why_not_judged(spec)
-        if spec.path:
-            return LevelResult(level=KERNEL_PATH, passed=False, reason=f"--path {spec.path}: {why}")
-        return LevelResult(level=KERNEL_PATH, passed=True, was_run=False, reason=f"not judged: {why}")
-    exercise(target, spec)
-    evidence = gather_evidence(target, spec)
     checks = Checks(KERNEL_PATH)
-    summary = summarise(rules, evidence, path=spec.path, require=",".join(spec.engine_flag("require")))
-    checks.add("kernels", not summary.faults, "; ".join(summary.faults) or describe(summary))
-    if evidence.ledger is not None and evidence.device == "gpu":
-        check_proofs(evidence.ledger, checks)
+    if rules is None:
+        checks.add("rules", Verdict.UNPROVEN, why_no_rules(spec))
+        return checks.result()
+    process = ServerProcess() if target.server is None else look_at_process(target.server, rules)
+    exercise(target, spec)
+    evidence = gather_evidence(target, spec, process)
+    expectations = rules.find_expectations(evidence.device, evidence.capability, path=spec.path, expect=spec.expect)
+    slots = explain_fused_moe(judge_slots(evidence, rules, expectations), process.imports)
+    check_slots(slots, checks)
+    check_plugin(evidence, checks)
+    check_ledger(evidence, ",".join(spec.engine_flag("require")), checks)
     if target.server is not None:
-        check_imports(target.server, rules.packages, checks)
+        check_imports(process, rules, checks)
     if context.cross_check is not None:
         words = context.cross_check or "the profiler saw the launches of the ledger"
         checks.add("profiler", not context.cross_check, words)
-    return checks.result(backend=summary)
+    if evidence.kernels is not None:
+        checks.facts["kernels"] = dict(evidence.kernels)
+    return checks.result(slots.in_words(), slots=slots, ledger=evidence.ledger)
 
 
-def is_unobservable(target: Target, spec: LabSpec) -> bool:
-    """Returns whether nothing shows what ran: the lab has no log of a server that it did not start.
-
-    Firesteel's ledger, or a profile, would show it all the same.
-    """
-    return target.server is None and target.kind != "firesteel" and not spec.trace
-
-
-def why_not_judged(spec: LabSpec) -> str:
-    if spec.url:
-        return f"the log of {spec.url} is not accessible; name its engine (--engine) and add a profile (--trace)"
+def why_no_rules(spec: LabSpec) -> str:
+    if spec.url and spec.engine == "firesteel":
+        return f"nothing shows which engine {spec.shown_url} is: name it (--engine) and add a profile (--trace)"
     return f"there are no rules for {spec.shown_engine}"
 
 
@@ -73,13 +84,34 @@ def exercise(target: Target, spec: LabSpec) -> None:
             ask_together(lambda prompt: target.api.complete(prompt, max_tokens=8, temperature=0), prompts)
 
 
-def gather_evidence(target: Target, spec: LabSpec) -> PathEvidence:
+def look_at_process(server: SupervisedServer, rules: EngineRules) -> ServerProcess:
+    processes = server.processes.find_living()
+    leader = next((process for process in processes if process.pid == server.processes.leader), None)
+    if leader is None:
+        return ServerProcess(libraries=find_libraries(processes))
+    main = psutil.Process(leader.pid)
+    try:
+        environment = main.environ()
+    except psutil.Error:
+        environment = {}
+    return ServerProcess(
+        imports=find_imports(main, (*rules.packages, *rules.optional_packages)),
+        libraries=find_libraries(processes),
+        environment=environment,
+    )
+
+
+def gather_evidence(target: Target, spec: LabSpec, process: ServerProcess) -> PathEvidence:
     """Collects evidence. The machine is known only if the lab started the server: others may run anywhere."""
+    machine, capability = ("", None) if target.server is None else describe_machine(find_device())
     return PathEvidence(
         log=() if target.server is None else read_log(target, target.server.log),
         ledger=target.read_ledger() if target.kind == "firesteel" else None,
         kernels=count_kernels(Path(spec.trace)) if spec.trace else None,
-        machine=None if target.server is None else find_device(),
+        environment=process.environment,
+        versions=process.imports.versions,
+        machine=machine,
+        capability=capability,
     )
 
 
@@ -97,9 +129,40 @@ def read_lines(path: Path) -> Iterator[str]:
         yield from islice(lines, MAX_LINES)
 
 
-def describe(summary: BackendSummary) -> str:
-    name = f"path {summary.path.name}" if summary.path.name else "no fallback"
-    return f"{name}: {', '.join(summary.seen)} seen"
+def explain_fused_moe(slots: SlotTable, imports: ServerImports) -> SlotTable:
+    """Names the missing FlashInfer kernels where experts ran on other ones."""
+    moe = slots.slots[MOE]
+    if imports.has_fused_moe is not False or moe.state is not SlotState.CONTRADICTED:
+        return slots
+    return slots.with_row(replace(moe, cure="; ".join(filter(None, (FUSED_MOE_CURE, moe.cure)))))
+
+
+def check_slots(slots: SlotTable, checks: Checks) -> None:
+    for row in slots.rows:
+        if row.counts:
+            checks.add(row.slot, row.verdict, row.in_words(), cure=row.cure)
+
+
+def check_plugin(evidence: PathEvidence, checks: Checks) -> None:
+    if faults := judge_ranks(evidence.log):
+        checks.add("ranks", False, "; ".join(faults))
+
+
+def check_ledger(evidence: PathEvidence, require: str, checks: Checks) -> None:
+    """Checks requirements, ops outside of the slots, and that all machine code was read."""
+    ledger = evidence.ledger
+    if require and ledger is None:
+        checks.add("requirements", Verdict.UNPROVEN, f"--require {require}: the server has no ledger")
+    if ledger is None:
+        return
+    if require:
+        faults = judge_requirements(require, ledger)
+        checks.add("requirements", not faults, "; ".join(faults) or f"--require {require} is met")
+    if evidence.device == GPU:
+        references = list_references(ledger)
+        words = f"plain torch ran for {', '.join(references)}" if references else "no op ran in plain torch"
+        checks.add("ops", not references, words)
+        check_proofs(ledger, checks)
 
 
 def check_proofs(ledger: ServerLedger, checks: Checks) -> None:
@@ -119,12 +182,8 @@ def check_proofs(ledger: ServerLedger, checks: Checks) -> None:
     checks.add("proof", not unread, f"{words}; not that of {', '.join(unread)}" if unread else words)
 
 
-def check_imports(server: SupervisedServer, names: tuple[str, ...], checks: Checks) -> None:
-    processes = server.processes.find_living()
-    leader = next((process for process in processes if process.pid == server.processes.leader), None)
-    packages = {} if leader is None else find_packages(psutil.Process(leader.pid), names)
-    libraries = find_libraries(processes)
-    faults = judge_places(packages, libraries)
-    checks.facts |= {"packages": packages, "libraries": libraries}
-    places = ", ".join(f"{name} from {place}" for name, place in packages.items()) or "no Python packages"
-    checks.add("imports", not faults, "; ".join(faults) or places)
+def check_imports(process: ServerProcess, rules: EngineRules, checks: Checks) -> None:
+    imports = process.imports
+    faults = judge_imports(imports, process.libraries, rules.packages)
+    checks.facts |= {"imports": to_json(imports), "libraries": dict(process.libraries)}
+    checks.add("imports", not faults, "; ".join(faults) or imports.in_words())

@@ -12,6 +12,7 @@ from firesteel.lab.matrix.gates import name_choice, parse_gates
 from firesteel.lab.matrix.matrix import CELLS, run_matrix
 from firesteel.lab.matrix.result import DONE, SMALL, Matrix
 from firesteel.lab.spec import LabSpec
+from firesteel.lab.verdict import Verdict
 
 QUICK_GATES = ("kv_dtype=auto,fp8", "mxfp4_layers=moe,all")
 GPU_GATES = ("cuda_graphs", "dependent_launch", "run_ahead", *QUICK_GATES)
@@ -24,7 +25,7 @@ def run_matrix_level(context: LevelContext) -> LevelResult:
     spec = context.spec
     gates = spec.gates or choose_gates(spec, on_gpu=context.device.is_cuda)
     if not gates:
-        return LevelResult(level=MATRIX, passed=True, was_run=False, reason=f"not judged: {why_no_gates(spec)}")
+        return LevelResult(level=MATRIX, verdict=Verdict.NOT_APPLICABLE, reason=why_no_gates(spec))
     folder = context.folder / CELLS
     shutil.rmtree(folder, ignore_errors=True)  # cells of an earlier run
     result = run_matrix(make_matrix(spec, gates), folder, on_progress=context.on_progress)

@@ -14,6 +14,9 @@ from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.result import LabResult, read_result
 from firesteel.lab.spec import LabSpec
 from firesteel.lab.surroundings import list_differences
+from firesteel.lab.verdict import Verdict
+
+QUIETER = "measure on an idle machine, and without --quick"
 
 
 def check_regression(context: LevelContext) -> LevelResult:
@@ -21,7 +24,7 @@ def check_regression(context: LevelContext) -> LevelResult:
     spec, result = context.spec, context.result_so_far()
     if not result.has_counted_bench:
         reason = "nothing to compare: the benchmark did not pass, or does not count"
-        return LevelResult(level=REGRESSION, passed=False, was_run=False, reason=reason)
+        return LevelResult(level=REGRESSION, verdict=Verdict.UNPROVEN, reason=reason)
     device = "" if result.surroundings is None else result.surroundings.device or ""
     path = Path(spec.baseline) if spec.baseline else find_baseline(spec, device, context.folder)
     if not spec.baseline and not path.exists():
@@ -37,7 +40,7 @@ def start_baseline(result: LabResult, path: Path) -> LevelResult:
     checks.facts |= {"baseline": str(path), "visible_change": visible}
     hint = "" if visible is None else f"; half of its figures would show a change of {100 * visible:.1f} %"
     words = f"the first run with these settings: kept as the baseline of later runs ({path}){hint}"
-    checks.add("baseline", path.is_file(), words)
+    checks.add("baseline", Verdict.NOT_APPLICABLE, words)
     return checks.result()
 
 
@@ -52,10 +55,12 @@ def compare_with_baseline(spec: LabSpec, result: LabResult, path: Path) -> Level
             differences=list_differences(before.surroundings, result.surroundings),
         )
     except UserError as error:
-        return LevelResult(level=REGRESSION, passed=False, reason=f"nothing to compare: {error}")
+        return LevelResult(level=REGRESSION, verdict=Verdict.FAILED, reason=f"nothing to compare: {error}")
     checks = Checks(REGRESSION)
     checks.facts["baseline"] = str(path)
     since = f"compared with the run of {before.time_utc or 'unknown time'}"
-    cure = f" (if the change is intended, remove {path})" if compared.regressions and not spec.baseline else ""
-    checks.add("speed and memory", not compared.regressions, f"{compared.in_words()}, {since}{cure}")
+    cure = QUIETER if compared.is_too_noisy else ""
+    if compared.regressions:
+        cure = "" if spec.baseline else f"if the change is intended, remove {path}"
+    checks.add("speed and memory", compared.verdict, f"{compared.in_words()}, {since}", cure=cure)
     return checks.result(comparison=compared)

@@ -18,6 +18,7 @@ from firesteel.lab.levels.growth import check_growth
 from firesteel.lab.levels.smoke import QUESTION, ROOM, random_prompt
 from firesteel.lab.servers.target import Target
 from firesteel.lab.spec import LabSpec
+from firesteel.lab.verdict import Verdict
 
 QUICK_LONGEST = 2048
 LEAVES_EVERY, LONG_EVERY = 10, 20  # every n-th request disconnects early, or has a long prompt
@@ -144,7 +145,7 @@ def check_afterwards(target: Target, checks: Checks) -> None:
         text = text_of(target.api.chat(QUESTION, max_tokens=100, temperature=0)).strip()
     checks.add("afterwards", bool(text), f"still answers {text[:40]!r}" if text else "an empty answer afterwards")
     if target.server is None:
-        checks.add("processes", True, "processes of a server that was running already are not visible")
+        checks.add("processes", Verdict.UNPROVEN, "processes of a server that was running already are not visible")
         return
     zombies = sorted(target.server.monitor.zombies.values(), key=lambda process: process.pid)
     lasting = {process.pid for process in target.server.processes.find_zombies()}

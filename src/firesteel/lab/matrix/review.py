@@ -31,7 +31,7 @@ class AnswerVerdict(NamedTuple):
     words: str
 
 
-NOT_ASKED = AnswerVerdict(True, "not asked")
+NOT_ASKED = AnswerVerdict(None, "not compared: --no-correctness")
 CheckAnswers = Callable[[Sequence[str], Path], AnswerVerdict]  # flags of the server, folder for its results
 
 

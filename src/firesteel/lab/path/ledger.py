@@ -48,6 +48,15 @@ class ServerLedger:
     kernels: dict[str, str] = field(default_factory=dict)  # op -> implementations that may run
     formats: dict[str, str] = field(default_factory=dict)  # of weights, activations and KV cache
     ran: tuple[OpCalls, ...] = ()
+    sinks: bool | None = None  # None: an older server, which does not say
+    graphs: int | None = None  # decoding steps that were captured
+
+    def settings(self) -> list[str]:
+        """Returns lines about what is not an op: sinks, graphs and the type of the cache."""
+        lines = [] if self.sinks is None else [f"sinks={'on' if self.sinks else 'off'}"]
+        if self.graphs is not None:
+            lines.append(f"graphs={'on' if self.graphs else 'off'}, {self.graphs} decoding steps captured")
+        return lines + ([f"kv={self.formats['kv']}"] if "kv" in self.formats else [])
 
     @property
     def machine_code(self) -> list[LaunchedCode]:

@@ -20,6 +20,19 @@ def judge_ranks(log: Iterable[str]) -> list[str]:
     return []
 
 
+def list_rank_rows(log: Iterable[str]) -> list[str]:
+    """Returns what the ranks ran as lines of a ledger: `linear=triton mxfp8[bf16+none]` is `... mxfp8 @bf16`."""
+    rows: dict[str, None] = {}
+    for line in log:
+        if not RANK.search(line):
+            continue
+        for row in line.partition("; ")[2].strip().split(", "):
+            words, bracket, verdicts = row.rstrip("]").partition("[")
+            proofs = [f"@{verdict}" for verdict in verdicts.split("+") if bracket and verdict != "none"]
+            rows[" ".join([words, *proofs])] = None
+    return list(rows)
+
+
 def awaits_ranks(log: Sequence[str]) -> bool:
     """Returns True if the plugin loaded the model, and not every rank has written its line yet."""
     reported, expected = find_ranks(log)

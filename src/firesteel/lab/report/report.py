@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from firesteel.lab.report import bench, matrix, profile, sections
+from firesteel.lab.report import bench, matrix, profile, sections, slots
 from firesteel.lab.report.document import Document, Part, Section
+from firesteel.lab.report.headline import make_headline
 from firesteel.lab.report.html import to_html
 from firesteel.lab.report.markdown import to_markdown
-from firesteel.lab.report.verdict import judge
 from firesteel.lab.result import LabResult
 
 SECTIONS: tuple[tuple[str, Callable[[LabResult], Sequence[Part]]], ...] = (
     ("Feature review", sections.review),
     ("Levels", sections.levels),
-    ("Backend", sections.backend),
+    ("Kernel path", slots.slots),
     ("Kernels", sections.kernels),
     ("Speed", bench.speed),
     ("Latency", bench.latency),
@@ -43,14 +43,14 @@ def write_report(result: LabResult, folder: Path) -> list[Path]:
 
 
 def build_document(result: LabResult) -> Document:
-    verdict = judge(result)
+    headline = make_headline(result)
     shown = [Section(title, parts) for title, build in SECTIONS if (parts := build(result))]
     engine = result.engine
     names = () if engine is None else (engine.name, engine.model)
     return Document(
         title=" · ".join(["firesteel lab", *(name for name in names if name)]),
-        verdict=verdict.words,
-        tone=verdict.tone,
-        lines=verdict.lines,
+        verdict=headline.words,
+        tone=headline.tone,
+        lines=headline.lines,
         sections=shown,
     )

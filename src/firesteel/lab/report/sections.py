@@ -1,4 +1,4 @@
-"""Sections of a report: levels, backend, kernels, memory, comparison, review, environment and raw data."""
+"""Sections of a report: levels, kernels, memory, comparison, review, environment and raw data."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from firesteel.lab.level_result import LevelResult
 from firesteel.lab.path.ledger import NONE, OpCalls
 from firesteel.lab.report.charts import ChartLine, line_chart, short
 from firesteel.lab.report.document import BAD, DOUBTFUL, GOOD, PLAIN, Cell, Chart, Fold, Paragraph, Part, Raw, Table
-from firesteel.lab.report.verdict import REVIEW_TONES
+from firesteel.lab.report.headline import REVIEW_TONES, VERDICT_TONES
 from firesteel.lab.result import LabResult
+from firesteel.lab.verdict import Verdict
 
 Rows = list[list[Cell | str]]
 GIB = 1 << 30
@@ -37,32 +38,18 @@ def _title(level: LevelResult) -> str:
 
 def _level(level: LevelResult) -> list[Part]:
     """Shows the checks of a level, and its figures."""
-    rows: Rows = [
-        [row.check, Cell("passed", GOOD) if row.passed else Cell("failed", BAD), row.words] for row in level.checks
-    ]
+    rows: Rows = [[row.check, _verdict_cell(row.verdict), row.words, row.cure] for row in level.checks]
     figures = {name: value for name, value in level.figures().items() if name != "checks"}
-    parts: list[Part] = [Table(["check", "verdict", "found"], rows)] if rows else []
+    parts: list[Part] = [Table(["check", "verdict", "found", "cure"], rows)] if rows else []
     return [*parts, Raw("figures", figures)] if figures else parts
 
 
 def _level_verdict(level: LevelResult) -> Cell:
-    if not level.was_run:
-        return Cell("not run", DOUBTFUL)
-    if not level.passed:
-        return Cell("failed", BAD)
-    return Cell("passed", GOOD) if level.valid else Cell("does not count", BAD)
+    return Cell("does not count", BAD) if level.passed and not level.valid else _verdict_cell(level.verdict)
 
 
-def backend(result: LabResult) -> list[Part]:
-    """Shows which backends were seen, and the faults."""
-    summary = result.any_backend
-    if summary is None:
-        return []
-    faults = [Paragraph(f"fault: {fault}", BAD) for fault in summary.faults]
-    rows = [[sign, summary.about.get(sign, ""), "; ".join(lines[:2])] for sign, lines in summary.seen.items()]
-    path = summary.path.name or "any that is not a fallback"
-    table = Table(["seen", "meaning", "evidence"], rows, f"{summary.engine}, judged as path: {path}")
-    return [*faults, table, Raw("backend", summary.as_dict())]
+def _verdict_cell(verdict: Verdict) -> Cell:
+    return Cell(verdict.words, VERDICT_TONES[verdict])
 
 
 def kernels(result: LabResult) -> list[Part]:
@@ -166,7 +153,8 @@ def comparison(result: LabResult) -> list[Part]:
         for row in compared.rows
     ]
     headings = ["workload", "figure", "change", "verdict", "before", "after", "unit", "interval of the change"]
-    tone = BAD if compared.regressions else DOUBTFUL if compared.is_unclear else GOOD
+    is_clear = not compared.is_unclear or compared.regressions
+    tone = VERDICT_TONES[compared.verdict] if is_clear else DOUBTFUL
     note = "in 95 % of such tables every true change is within its interval"
     table = Table(headings, rows, note)
     return [Paragraph(compared.in_words(), tone), table, Raw("comparison", compared.as_dict())]

@@ -250,6 +250,8 @@ class LedgerAnswer(ApiAnswer, kw_only=True):
     device: str
     kernels: dict[str, str]
     formats: dict[str, str]
+    sinks: bool
+    graphs: int | None  # decoding steps that were made, captured on a GPU; None: unknown
     late_compilations: int | None  # kernels compiled or loaded while requests were served; None: unknown
     late_captures: int | None  # steps made while requests were served
     prompt_steps: dict[str, int]  # steps with prompts: replayed, or run op by op, by reason

@@ -86,6 +86,8 @@ class StatusEndpoints:
                 device=facts.device,
                 kernels=facts.kernels,
                 formats=facts.formats,
+                sinks=facts.sinks,
+                graphs=None if now is None else now.graphs,
                 ran=ran,
                 late_compilations=None if now is None else now.late_compilations,
                 late_captures=None if now is None else now.late_captures,

@@ -1,0 +1,40 @@
+"""Settles slots of the kernel path by what later levels found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from firesteel.lab.level import CORRECTNESS, KERNEL_PATH
+from firesteel.lab.level_result import Checks, LevelCheck, LevelResult
+from firesteel.lab.path.slots import ANSWERS, SINKS, Sighting, SlotState
+from firesteel.lab.verdict import Verdict
+
+
+def settle_sinks(results: Sequence[LevelResult]) -> list[LevelResult]:
+    """Returns the results with sinks as seen if nothing else showed them and the answers are correct.
+
+    Without attention sinks the answers of gpt-oss are garbage, so level 2 cannot pass.
+    """
+    correct = next((result for result in results if result.level == CORRECTNESS and result.passed), None)
+    return [result if correct is None else _settle(result, correct.reason) for result in results]
+
+
+def _settle(result: LevelResult, why: str) -> LevelResult:
+    if result.level != KERNEL_PATH or result.slots is None:
+        return result
+    sinks = result.slots.slots.get(SINKS)
+    if sinks is None or sinks.state is not SlotState.NOT_SEEN:
+        return result
+    sighting = Sighting(value="on", source=ANSWERS, line=f"level {CORRECTNESS} passed: {why}")
+    seen = replace(sinks, state=SlotState.SEEN, values=("on",), sightings=(sighting,), cure="")
+    slots = result.slots.with_row(seen)
+    checks = Checks(KERNEL_PATH)
+    checks.facts |= result.facts
+    checks.rows += [_as_seen(row, seen.in_words()) if row.check == SINKS else row for row in result.checks]
+    judged = checks.result(slots.in_words(), slots=slots, ledger=result.ledger)
+    return replace(judged, seconds=result.seconds, valid=result.valid)
+
+
+def _as_seen(row: LevelCheck, words: str) -> LevelCheck:
+    return replace(row, verdict=Verdict.PASSED, words=words, cure="")
