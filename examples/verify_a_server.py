@@ -20,13 +20,12 @@ def main() -> int:
     command += ["--out", str(options.out)]
     if options.level != "all":
         command += ["--level", options.level]
-    # The lab prints its own progress. Its exit code is 0 only if everything that was asked for passed.
+    # The lab prints its own progress. Its exit code is 0 if the server passed, 3 if it could not be judged.
     exit_code = subprocess.run(command, check=False).returncode
     result = json.loads((options.out / "result.json").read_text(encoding="utf-8"))
     for level in result["levels"]:
-        verdict = "passed" if level["passed"] else "FAILED" if level["was_run"] else "not run"
-        print(f"level {level['level']} {level['title']}: {verdict}; {level['reason']}")
-    print(f"passed: {result['passed']}; the report is {options.out / 'report.html'}")
+        print(f"level {level['level']} {level['title']}: {level['verdict']}; {level['reason']}")
+    print(f"verdict: {result['verdict']}; the report is {options.out / 'report.html'}")
     return exit_code
 
 

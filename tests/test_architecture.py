@@ -23,6 +23,7 @@ GROUND = {
     "untrusted",
     "version",
     "atomic",
+    "exit_code",
 }
 MAY_IMPORT = {
     "errors": set(),
@@ -35,6 +36,7 @@ MAY_IMPORT = {
     "surroundings": {"config", "device"},
     "atomic": set(),
     "version": set(),
+    "exit_code": set(),
     "formats": set(),
     "kernels": {"formats", *GROUND},
     "model": {"formats", "kernels", *GROUND},
@@ -42,7 +44,7 @@ MAY_IMPORT = {
     "vllm_plugin": {"formats", "kernels", "model", "engine", *GROUND},
     "measure": {"formats", "kernels", "model", "engine", *GROUND},
     "chat": {"errors", "untrusted"},
-    "hub": {"errors"},
+    "hub": {"errors", "untrusted"},
     "progress": set(),
     "llm": {"formats", "kernels", "model", "engine", "chat", "hub", "progress", *GROUND},
     "exam": {"chat", "hub"},

@@ -149,13 +149,14 @@ def test_measurement_without_figures_shows_the_reason():
         read_gb_s=200.0,
         matrix_tflop_s=2.0,
         peak_memory_bytes=0,
+        first_call_s=1.234,
     )
     names = {"op": "linear", "part": "qkv", "m": 4, "implementation": "triton:gemm", "activation": "bf16"}
     outcomes = [OpOutcome(**names, figures=figures), OpOutcome(**names, why="refused: [x] too many")]
     cells, lines = rows(bench_table(outcomes, ceilings, "a GPU"))
     shown = ["linear", "qkv", "4", "triton:gemm", "bf16"]
     assert cells == [
-        [*shown, "500000.0", "100", "0.20", "50.0 %", "read"],
-        [*shown, *[""] * 4, "refused: [x] too many"],
+        [*shown, "500000.0", "100", "0.20", "50.0 %", "read", "1.23"],
+        [*shown, *[""] * 4, "refused: [x] too many", ""],
     ]
     assert "read 200 GB/s, matrix 2.0 TFLOP/s in bfloat16" in lines[-1]

@@ -205,7 +205,8 @@ def test_real_parts_run_on_this_machine(tmp_path, monkeypatch, unzip):
     (cache / f"{hashlib.md5(BOOK.encode()).hexdigest()}.txt").write_text(text * 20)
     monkeypatch.setenv("HOME", str(tmp_path))
     parts = make_report(find_device(), tmp_path / "r.zip", quick=True, model=KINDLING, tell=told.append)
-    assert not any(part.exit_code for part in parts), [part.last_words for part in parts]
+    codes = {part.name: part.exit_code for part in parts if part.exit_code}
+    assert codes == ({} if find_device().is_cuda else {"verify": 3}), [part.last_words for part in parts]
     assert all(part.result for part in parts)
     real = {part.name for part in parts if part.name.startswith("model-")}
     assert real >= {"model-prefill", "model-engine", "model-serve", "model-llama-benchy", "model-quality"}

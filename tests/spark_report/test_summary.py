@@ -12,7 +12,7 @@ from firesteel.spark_report.summary import summarise
 from firesteel.surroundings import look_around
 
 CPU = find_device("cpu")
-LEVEL = {"level": "4", "passed": True, "reason": "6 workloads", "figures": {}}  # as in the lab's result.json
+LEVEL = {"level": "4", "verdict": "passed", "reason": "6 workloads", "figures": {}}  # as in the lab's result.json
 SERVED = {"name": "pp512 tg32", "series": {"pp_tok_s": {"p50": 1854.4}, "tg_tok_s": {"p50": 60.71}}}
 GB10 = replace(CPU, name="NVIDIA GB10", capability=(12, 1), memory_bytes=119 * GIB, is_unified=True)
 
@@ -65,7 +65,7 @@ def benchy_row(depth, pp, tg):
         ),
         (
             "model-serve",
-            {"levels": [{**LEVEL, "passed": False, "reason": "the server did not start"}]},
+            {"levels": [{**LEVEL, "verdict": "failed", "reason": "the server did not start"}]},
             "the server did not start",
         ),
         (

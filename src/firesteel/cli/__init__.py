@@ -23,6 +23,8 @@ for _name in (
     "model.quantize",
     "machine.spark_report",
     "machine.roofline",
+    "model.pull",
+    "model.list",
     "model.generate",
     "model.env",
     "model.evaluate",

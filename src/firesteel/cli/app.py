@@ -15,6 +15,7 @@ from rich.text import Text
 
 from firesteel.config import REMOVED, RemovedSettingWarning, Setting, all_settings, hide_in_text
 from firesteel.errors import EngineDied, UserError
+from firesteel.exit_code import ExitCode
 from firesteel.untrusted.printable import escape_line
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -27,12 +28,12 @@ def main() -> None:
         app()
     except UserError as error:
         show_error(error)
-        sys.exit(2)
+        sys.exit(ExitCode.USAGE)
     except EngineDied as error:
         show_error(error)
-        sys.exit(1)
+        sys.exit(ExitCode.FAILED)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(ExitCode.INTERRUPTED)
 
 
 def show_error(error: object) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from firesteel.cli.app import show_error
 from firesteel.errors import KernelError
+from firesteel.exit_code import ExitCode
 from firesteel.hub import find_checkpoint
 from firesteel.kernels.op.op import Op
 from firesteel.kernels.registry import ALL_OPS, find_op
@@ -41,13 +42,13 @@ def find_spec(model: str) -> ModelSpec:
 
 
 @contextmanager
-def exit_code_one() -> Iterator[None]:
-    """Exits with 1 for an unmet requirement; 2 is for wrong usage."""
+def failing() -> Iterator[None]:
+    """Exits as failed, not as wrongly used, for an unmet requirement."""
     try:
         yield
     except KernelError as error:
         show_error(error)
-        raise typer.Exit(1) from error
+        raise typer.Exit(ExitCode.FAILED) from error
 
 
 def print_json(value: object) -> None:

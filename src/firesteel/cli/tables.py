@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,6 +18,7 @@ from firesteel.doctor import Finding, FindingStatus
 from firesteel.eval import EvalReport
 from firesteel.kernels.ledger import Launch
 from firesteel.kernels.op.verdict import judge_compiled
+from firesteel.kernels.proof.library import LibraryKernel
 from firesteel.kernels.proof.prove import Proof
 from firesteel.kernels.proof.verify import Check, Status
 from firesteel.llm import LLM
@@ -176,6 +179,28 @@ def proof_table(proofs: Sequence[Proof], target: str, *, is_here: bool) -> Table
     return table
 
 
+def library_table(kernels: Sequence[LibraryKernel], path: Path) -> Table:
+    """Builds the table of a compiled library; kernels that differ in nothing shown share a row."""
+    rows = Counter(
+        (
+            kernel.short_name,
+            kernel.target,
+            kernel.verdict,
+            sum(kernel.sass.values()),
+            kernel.registers,
+            kernel.spills,
+        )
+        for kernel in kernels
+    )
+    table = new_table("kernel", "target", "verdict", "matrix SASS", "registers", "spills", "kernels")
+    table.title = f"{len(kernels)} kernels in {path}"
+    for (name, target, verdict, matrix, registers, spills), count in sorted(rows.items()):
+        marked = Text(str(spills), "bold red" if spills else "")
+        colour = VERDICT_COLOURS[verdict]
+        table.add_row(Text(name), target, Text(verdict, colour), str(matrix), str(registers), marked, str(count))
+    return table
+
+
 def _verdict(proof: Proof) -> Text:
     """Marks a fallback: SM12x multiplies rounded activations natively, so 16-bit products are one there."""
     is_rounded = set(proof.variant.split()) & {"mxfp8", "mxfp4"}
@@ -200,11 +225,12 @@ def check_table(checks: Sequence[Check], device_name: str) -> Table:
 
 
 def bench_table(outcomes: Sequence[OpOutcome], ceilings: Ceilings, device_name: str) -> Table:
-    table = new_table("op", "part", "M", "implementation", "activations", "us", "GB/s", "TFLOP/s", "share", "of")
+    headings = ("op", "part", "M", "implementation", "activations", "us", "GB/s", "TFLOP/s", "share", "of")
+    table = new_table(*headings, "first call, s")
     table.title = f"ops at the model's shapes on {device_name}, cold cache"
     table.caption = (
         f"share of the ceilings measured in this run: read {ceilings.read.rate:.0f} GB/s, "
-        f"matrix {ceilings.matrix.rate:.1f} TFLOP/s in {ceilings.matrix_type}"
+        f"matrix {ceilings.matrix.rate:.1f} TFLOP/s in {ceilings.matrix_type}; first calls may compile"
     )
     for outcome in outcomes:
         names = (outcome.op, Text(outcome.part), str(outcome.m), outcome.implementation, outcome.activation)
@@ -219,6 +245,7 @@ def bench_table(outcomes: Sequence[OpOutcome], ceilings: Ceilings, device_name: 
             f"{figures.tflop_s:.2f}",
             f"{100 * figures.share:.1f} %",
             figures.bound,
+            f"{figures.first_call_s:.2f}",
         )
     return table
 

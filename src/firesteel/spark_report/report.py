@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from firesteel.device import DeviceSpec
+from firesteel.exit_code import ExitCode
 from firesteel.spark_report.machine_log import MachineSample
 from firesteel.surroundings import Surroundings
 
@@ -31,12 +32,16 @@ class PartReport:
 
     @property
     def has_failed(self) -> bool:
-        return self.exit_code != 0 and not self.not_measured
+        return self.exit_code not in (ExitCode.PASSED, ExitCode.UNPROVEN) and not self.not_measured
 
     @property
     def outcome(self) -> str:
+        if self.not_measured:
+            return "not measured"
+        if self.exit_code == ExitCode.UNPROVEN:
+            return "done, not all was judged"
         if not self.has_failed:
-            return "not measured" if self.not_measured else "done"
+            return "done"
         return f"FAILED (exit code {self.exit_code}{f'; {self.reason}' if self.reason else ''})"
 
     def as_dict(self) -> dict[str, Any]:

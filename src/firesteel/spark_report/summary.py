@@ -89,7 +89,7 @@ def _describe_server(result: dict[str, Any]) -> str:
         for row in rows
         if row["series"].keys() >= set(SERVED_SPEEDS)
     ]
-    reasons = [level["reason"] for level in result["levels"] if not level["passed"]]
+    reasons = [level["reason"] for level in result["levels"] if level["verdict"] in ("failed", "unproven")]
     return ", ".join([*shown, *reasons]) or "nothing"
 
 

@@ -58,15 +58,15 @@ def test_random_weights_of_a_preset_are_measured_under_its_name(run, tmp_path, m
 def test_equality_that_cannot_be_measured_is_listed_and_the_rest_is_kept(bench, tmp_path, rows_of):
     flags = ("--page-size", "64", "--max-tokens", "8")
     result, as_json = bench(*flags), bench(*flags, "--json")
-    assert result.exit_code == as_json.exit_code == 1
-    why = "no prompt fills a page: raise --prompt-tokens or lower --page-size"
-    assert f"cached prefix = cold cannot be measured: {why}" in " ".join(result.stderr.split())
+    assert result.exit_code == as_json.exit_code == 3
+    why = "no request was preempted: raise --max-tokens or --requests, or lower --page-size"
+    assert f"preempted = undisturbed cannot be measured: {why}" in " ".join(result.stderr.split())
     rows = {row[0]: row for row in rows_of(result.stdout)}
-    assert tuple(rows) == NAMES and rows["cached prefix = cold"][1] == f"not measured: {why}"
+    assert tuple(rows) == NAMES and rows["preempted = undisturbed"][1] == f"not measured: {why}"
     assert rows["same seed, batched = alone"][3] == "100.00 %"
-    assert json.loads(as_json.stdout)[3] == {"equality": "cached prefix = cold", "why_not": why}
+    assert {"equality": "preempted = undisturbed", "why_not": why} in json.loads(as_json.stdout)
     names = {record.name for record in map(Record.load, tmp_path.glob("*.json"))}
-    assert "agreement same seed, batched = alone" in names and "agreement cached prefix = cold" not in names
+    assert "agreement same seed, batched = alone" in names and "agreement preempted = undisturbed" not in names
 
 
 def test_request_beyond_the_context_is_refused_before_weights_are_read(bench, monkeypatch):

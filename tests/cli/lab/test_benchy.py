@@ -48,11 +48,11 @@ def test_wrong_sizes_are_refused(run, tmp_path, calls):
     assert isinstance(result.exception, UserError) and "--pp 0" in str(result.exception) and not calls
 
 
-def test_missing_program_is_a_result_with_exit_code_1(run, tmp_path, monkeypatch):
+def test_missing_program_is_a_result_with_exit_code_3(run, tmp_path, monkeypatch):
     def refuse(*arguments):
         raise BenchyUnavailable("not installed", "tail")
 
     monkeypatch.setattr("firesteel.cli.lab.benchy.run_benchy", refuse)
     result = run("lab", "benchy", "--json", "--out", str(tmp_path))
-    assert result.exit_code == 1 and "not measured: not installed" in result.stderr
+    assert result.exit_code == 3 and "not measured: not installed" in result.stderr
     assert json.loads(result.stdout) == {"not_measured": "not installed", "output": "tail"}

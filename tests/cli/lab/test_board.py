@@ -5,9 +5,10 @@ import io
 from rich.console import Console
 
 from firesteel.cli.lab.board import PlainBoard, RunBoard, describe_verdict
-from firesteel.lab.level import BENCHMARK, KERNEL_PATH, REGRESSION, SMOKE, STRESS
+from firesteel.lab.level import BENCHMARK, KERNEL_PATH, MATRIX, REGRESSION, SMOKE, STRESS
 from firesteel.lab.level_result import LevelResult
 from firesteel.lab.spec import LabSpec
+from firesteel.lab.verdict import Verdict
 
 
 def shown(board):
@@ -18,12 +19,12 @@ def shown(board):
 
 def test_rows_show_done_running_and_waiting_levels():
     board = RunBoard(LabSpec(mode="verify"))
-    board.end(LevelResult(level=SMOKE, passed=True, reason="all is well", seconds=1.25))
+    board.end(LevelResult(level=SMOKE, verdict=Verdict.PASSED, reason="all is well", seconds=1.25))
     board.begin(KERNEL_PATH)
     board.progress("reading the ledger")
     text = shown(board)
     assert "all is well" in text and "1.2" in text and "reading the ledger" in text and "2 correctness" in text
-    board.end(LevelResult(level=KERNEL_PATH, passed=False, reason="marlin ran"))
+    board.end(LevelResult(level=KERNEL_PATH, verdict=Verdict.FAILED, reason="marlin ran"))
     assert "FAILED" in shown(board) and "reading the ledger" not in shown(board)
 
 
@@ -32,7 +33,7 @@ def print_lines(quiet_s):
     board = PlainBoard(LabSpec(), console, quiet_s)
     board.begin(STRESS)
     board.progress("1 of 200 requests")
-    board.end(LevelResult(level=STRESS, passed=True, reason="all is well"))
+    board.end(LevelResult(level=STRESS, verdict=Verdict.PASSED, reason="all is well"))
     return console.file.getvalue()
 
 
@@ -43,9 +44,12 @@ def test_plain_lines_show_progress_but_not_too_often():
 
 def test_verdicts_are_distinguished():
     results = [
-        LevelResult(level=SMOKE, passed=False, reason=""),
-        LevelResult(level=BENCHMARK, passed=True, valid=False, reason=""),
-        LevelResult(level=REGRESSION, passed=True, was_run=False, reason=""),
-        LevelResult(level=SMOKE, passed=True, reason=""),
+        LevelResult(level=SMOKE, verdict=Verdict.FAILED, reason=""),
+        LevelResult(level=BENCHMARK, verdict=Verdict.PASSED, valid=False, reason=""),
+        LevelResult(level=REGRESSION, verdict=Verdict.UNPROVEN, reason=""),
+        LevelResult(level=MATRIX, verdict=Verdict.NOT_APPLICABLE, reason=""),
+        LevelResult(level=SMOKE, verdict=Verdict.PASSED, reason=""),
     ]
-    assert [str(describe_verdict(result)) for result in results] == ["FAILED", "INVALID", "not judged", "passed"]
+    texts = [describe_verdict(result) for result in results]
+    assert [str(text) for text in texts] == ["FAILED", "INVALID", "not judged", "not applicable", "passed"]
+    assert [text.style for text in texts] == ["bold red", "bold red", "bold yellow", "dim", "green"]

@@ -29,6 +29,14 @@ def test_slower_result_exits_with_one(run, results):
     assert run("lab", "compare", results[0], results[0]).exit_code == 0
 
 
+def test_runs_that_cannot_show_the_threshold_exit_with_three(run, results, tmp_path):
+    noisy = copy.deepcopy({"rows": [ROW]})
+    noisy["rows"][0]["series"]["tg_tok_s"]["values"] = [50.0, 70.0, 40.0]
+    (tmp_path / "noisy.json").write_text(json.dumps(noisy))
+    result = run("lab", "compare", results[0], str(tmp_path / "noisy.json"))
+    assert result.exit_code == 3 and "cannot show a change of 3 %" in result.stderr
+
+
 def test_threshold_is_a_setting(run, results):
     assert run("lab", "compare", *results, "--slower", "6").exit_code == 0
 

@@ -29,12 +29,21 @@ def test_exit_code_is_0_if_all_levels_passed(lab, tmp_path):
     assert result.exit_code == 0, result.output
     assert "level 1 smoke: passed" in result.output and "report.html" in result.output
     assert "smoke" in (tmp_path / "report.html").read_text() and (tmp_path / "report.md").is_file()
-    assert json.loads((tmp_path / "result.json").read_text())["passed"]
+    assert json.loads((tmp_path / "result.json").read_text())["verdict"] == "passed"
 
 
 def test_exit_code_is_1_with_the_reason_if_a_level_failed(lab):
     result = lab("answers-500", "--level", "1")
     assert result.exit_code == 1 and "FAILED" in result.output and "answered 500" in result.output
+
+
+@pytest.mark.parametrize(("flags", "code"), [((), 3), (("--allow-unjudged",), 0)])
+def test_exit_code_is_3_if_the_kernel_path_was_not_judged_unless_that_is_allowed(lab, tmp_path, flags, code):
+    """A server whose kernels nobody saw was "passed", exit code 0."""
+    result = lab("well", "--level", "1.5", *flags)
+    assert result.exit_code == code, result.output
+    assert "UNPROVEN after" in result.output and "not judged: level 1.5; --allow-unjudged" in result.output
+    assert json.loads((tmp_path / "result.json").read_text())["verdict"] == "unproven"
 
 
 @pytest.mark.slow

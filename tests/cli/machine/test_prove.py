@@ -8,6 +8,7 @@ import pytest
 from firesteel import UserError
 from firesteel.device import find_device
 from firesteel.kernels.proof import prove_all as compile_all
+from firesteel.kernels.proof.library import LibraryKernel
 from firesteel.kernels.proof.prove import Proof
 from firesteel.kernels.proof.prove_all import Failure
 
@@ -34,6 +35,31 @@ def test_prove_shows_every_target_and_calls_an_absent_one_not_yet_run(run, rows_
     assert [row[-1].split(" of ")[1] for row in rows] == ["232,448"] * 2 + ["101,376"] * 2
     assert [row[1] for row in rows] == ["triton", "triton first"] * 2
     assert all(row[2:5] == ["none", "0", "0"] for row in rows)
+
+
+def test_library_that_is_not_there_is_named(run, tmp_path):
+    result = run("prove", "--library", str(tmp_path / "absent.so"))
+    assert isinstance(result.exception, UserError) and "absent.so is not a file" in str(result.exception)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_kernels_of_a_library_are_shown_and_nothing_is_compiled(run, rows_of, tmp_path, monkeypatch, as_json):
+    kernel = LibraryKernel(
+        library="moe",
+        kernel="_Z4gemmv",
+        target="sm_90a",
+        verdict="bf16",
+        sass={"HGMMA": 3},
+        registers=168,
+        spills=52,
+    )
+    monkeypatch.setattr("firesteel.cli.machine.prove.read_library", lambda path: [kernel, kernel])
+    monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", None)
+    result = run("prove", "--library", str(tmp_path / "moe.so"), *(["--json"] if as_json else []))
+    if as_json:
+        assert [shown["kernel"] for shown in json.loads(result.stdout)] == ["_Z4gemmv"] * 2
+    else:
+        assert ["gemm", "sm_90a", "bf16", "3", "168", "52", "2"] in rows_of(result.stdout)
 
 
 def test_prove_json_has_a_row_per_variant_for_gb10_without_a_gpu(run, monkeypatch):
@@ -105,6 +131,12 @@ def test_gpu_outside_the_table_is_reported_unless_a_target_is_given(run, monkeyp
     told = run("prove")
     assert told.exit_code == 0 and "compute capability 7.5" in told.stderr and "sm_121a instead" in told.stderr
     assert run("prove", "--target", "sm_90a").stderr == "" and asked == [["sm_121a"], ["sm_90a"]]
+
+
+def test_nothing_compiled_is_nothing_proven(run, monkeypatch):
+    monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", lambda *_, **__: ([], []))
+    result = run("prove", "--target", "sm_121a")
+    assert result.exit_code == 3 and "nothing is proven" in result.stderr
 
 
 def test_requirements_may_be_joined_by_commas(run, monkeypatch):

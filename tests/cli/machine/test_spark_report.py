@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from firesteel import UserError
+from firesteel.spark_report.report import PartReport
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,16 @@ from firesteel import UserError
 def test_unwritable_file_is_an_error(run, out, message):
     result = run("spark-report", "--out", out)
     assert isinstance(result.exception, UserError) and message in str(result.exception)
+
+
+@pytest.mark.parametrize(("codes", "code"), [((0, 0), 0), ((0, 3), 3), ((3, 1), 1), ((0, 125), 1)])
+def test_exit_code_is_that_of_the_worst_part(run, monkeypatch, codes, code):
+    parts = [
+        PartReport(name="a", command="", exit_code=exit_code, seconds=1.0, result=None, last_words="")
+        for exit_code in codes
+    ]
+    monkeypatch.setattr("firesteel.cli.machine.spark_report.make_report", lambda *_, **__: parts)
+    assert run("spark-report").exit_code == code
 
 
 def test_sigterm_ends_the_running_part_too(tmp_path):

@@ -15,7 +15,7 @@ CPU = find_device("cpu")
 
 def test_verify_without_a_gpu_lists_what_did_not_run_and_verifies_nothing(run, rows_of):
     result = run("verify", "--device", "cpu")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 3, result.output
     rows = {(row[0], row[1]): row for row in rows_of(result.stdout)}
     for op in ALL_OPS:
         for name in set(op.implementations) - {"reference"}:
@@ -42,6 +42,13 @@ def test_verify_exits_with_1_if_something_failed(run, monkeypatch, failure, code
     assert ["linear", "triton", "T=9", "refused", "", "", "wants fewer"] in rows_of(result.stdout)
     listed = json.loads(run("verify", "--json").stdout)
     assert [check["status"] for check in listed] == [status, "refused"]
+
+
+def test_verify_is_limited_to_named_implementations(run, rows_of):
+    result = run("verify", "--op", "moe_matmul", "--implementation", "flashinfer", "--device", "cpu")
+    assert {row[1] for row in rows_of(result.stdout)} == {f"flashinfer:{kind}" for kind in ("bf16", "fp8", "mxfp8")}
+    result = run("verify", "--op", "moe_matmul", "--implementation", "flashinfr")
+    assert isinstance(result.exception, UserError) and "these ops have cuda:stream" in str(result.exception)
 
 
 def test_error_for_an_unknown_op_names_it(run):

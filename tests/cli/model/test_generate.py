@@ -107,14 +107,14 @@ def test_entry_point_generates(start, llm, checkpoint):
     assert result.stdout.replace("\r", "\n") == (expected + "\n").replace("\r", "\n")
 
 
-def test_error_for_a_missing_model_says_how_to_download_it(tmp_path, monkeypatch, capsys):
+def test_error_for_a_missing_model_says_how_to_fetch_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["firesteel", "generate", "--prompt", "x", "--model", "gpt-oss-20b"])
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code == 2
     error = capsys.readouterr().err
-    assert "hf download openai/gpt-oss-20b" in error and error.count("\n") == 1
+    assert "`firesteel pull gpt-oss-20b`" in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

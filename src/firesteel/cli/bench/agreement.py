@@ -20,6 +20,7 @@ from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import resolve
+from firesteel.exit_code import ExitCode
 from firesteel.measure.tokens.agreement import Agreement
 from firesteel.measure.tokens.bench import measure_all
 from firesteel.measure.tokens.equalities import Unmeasured, draw_mixed
@@ -65,12 +66,12 @@ def bench_agreement(
 
 
 def report_unmeasured(results: Results) -> None:
-    """Prints an error for each equality that could not be measured, and exits with 1 if there are any."""
+    """Prints an error for each equality that could not be measured, and exits as unproven if there are any."""
     unmeasured = [result for result in results if isinstance(result, Unmeasured)]
     for result in unmeasured:
         show_error(f"{result.equality} cannot be measured: {result.why_not}")
     if unmeasured:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.UNPROVEN)
 
 
 def agreement_table(results: Results, title: str) -> Table:

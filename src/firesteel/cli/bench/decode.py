@@ -13,12 +13,13 @@ from firesteel.cli.bench.decode_tables import decode_table, group_table
 from firesteel.cli.bench.loop import bench_loop
 from firesteel.cli.bench.model import UNUSED_CACHE_GIB, open_model, with_cache
 from firesteel.cli.bench.options import RECORDS, OutAndPlot, Synthetic, bench, check_folder, parse_numbers
-from firesteel.cli.options import AsJson, exit_code_one, print_json
+from firesteel.cli.options import AsJson, failing, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import say, show
 from firesteel.config import Config, resolve
 from firesteel.device import DeviceSpec, find_device
 from firesteel.errors import UserError
+from firesteel.exit_code import ExitCode
 from firesteel.measure.decode.bench import (
     DecodeSubject,
     DecodeSweep,
@@ -110,7 +111,7 @@ def bench_steps(
     free_memory(device)
     name, loaded = open_model(with_cache(network_config(config), UNUSED_CACHE_GIB), synthetic)
     check_depth(sweep, loaded)
-    with exit_code_one():
+    with failing():
         ops = choose_decode_ops(loaded, config)
         subject = DecodeSubject(name=name, loaded=loaded, ops=ops, config=config, read_gb_s=read_gb_s)
         with progress_bar("measuring") as report_progress:
@@ -129,7 +130,7 @@ def bench_steps(
     for case in failed:
         show_error(f"batch {case.batch} at {case.context} tokens was not measured: {case.why}")
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def refuse_checks(check: int | None, *, delays: bool) -> None:

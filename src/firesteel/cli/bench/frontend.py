@@ -13,6 +13,7 @@ from firesteel.cli.bench.options import RECORDS, Out, bench
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
+from firesteel.exit_code import ExitCode
 from firesteel.server.stub.bench import WARM_TOKENS, FrontendRound, front_end, measure_round, medians, record
 
 ENOUGH = 0.97  # share of the rate: a round is slower at its beginning and end
@@ -43,7 +44,7 @@ def bench_frontend(
     say(f"records are in {out}")
     if medians(measured)["tok_s"] < ENOUGH * rate:
         show_error(f"the front end did not keep up with {rate:g} tokens per second")
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def frontend_table(rounds: Sequence[FrontendRound], shape: dict[str, Any]) -> Table:

@@ -16,7 +16,7 @@ from firesteel.cli.options import (
     Ops,
     Required,
     choose_ops,
-    exit_code_one,
+    failing,
     find_spec,
     print_json,
 )
@@ -25,6 +25,7 @@ from firesteel.cli.tables import bench_table, say, show
 from firesteel.config import resolve
 from firesteel.device import DeviceSpec, find_device
 from firesteel.errors import UserError
+from firesteel.exit_code import ExitCode
 from firesteel.kernels.op.requirement import parse_requirements
 from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.measure.ops import bench as benchmark
@@ -71,7 +72,7 @@ def bench_ops(
     if plot:
         check_libraries()
     check_implementations(sweep, target)
-    with exit_code_one():
+    with failing():
         check_required(sweep, target, required)
     check_folder(out)
     outcomes, ceilings = _measure(sweep, target, out, required)
@@ -83,10 +84,10 @@ def bench_ops(
     if plot and any(outcome.figures for outcome in outcomes):
         page, picture = plot_ops(outcomes, out, f"{model} ops on {target.name}")
         say(f"plot: {page} and {picture}")
-    with exit_code_one():
+    with failing():
         check_measured(outcomes, required)
     if any(outcome.failed for outcome in outcomes):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _measure(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import typer
 
 from firesteel.cli.app import show_error
+from firesteel.exit_code import ExitCode
 from firesteel.measure.tokens.rescore import Rescored
 
 
@@ -18,7 +19,7 @@ def in_words(rescored: Rescored | None) -> str:
 
 
 def report_wrong_tokens(checks: Iterable[tuple[int, Rescored | None]], *, is_rounded: bool) -> None:
-    """Prints an error for each (number of requests in flight, rescored tokens) that is wrong, and exits with 1."""
+    """Prints an error for each (number of requests in flight, rescored tokens) that is wrong; exits as failed."""
     has_fault = False
     for in_flight, rescored in checks:
         fault = None if rescored is None else rescored.find_fault(is_rounded=is_rounded)
@@ -26,4 +27,4 @@ def report_wrong_tokens(checks: Iterable[tuple[int, Rescored | None]], *, is_rou
             show_error(f"with {in_flight} in flight the tokens are wrong: rescored, they are {fault}")
             has_fault = True
     if has_fault:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)

@@ -13,6 +13,7 @@ from firesteel.cli.folder import writing_to
 from firesteel.cli.lab.run import lab
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
+from firesteel.exit_code import ExitCode
 from firesteel.lab.bench.benchy import REPORT, BenchyPlan, BenchyUnavailable, run_benchy
 
 
@@ -32,7 +33,7 @@ def lab_benchy(
     ] = Path("firesteel-benchy"),
     as_json: AsJson = False,
 ) -> None:
-    """Start a server and run the installed llama-benchy against it; exit code 1 if it or its book is missing."""
+    """Start a server and run the installed llama-benchy against it; exit code 3 if it or its book is missing."""
     plan = BenchyPlan(
         pp=parse_numbers("--pp", pp, 1, None),
         tg=parse_numbers("--tg", tg, 1, None),
@@ -47,7 +48,7 @@ def lab_benchy(
         if as_json:
             print_json(error.as_dict())
         say(f"not measured: {error}")
-        raise typer.Exit(1) from error
+        raise typer.Exit(ExitCode.UNPROVEN) from error
     if as_json:
         print_json(report)
     else:

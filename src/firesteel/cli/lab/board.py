@@ -15,8 +15,15 @@ from rich.text import Text
 from firesteel.lab.level import Level
 from firesteel.lab.level_result import LevelResult
 from firesteel.lab.spec import LabSpec
+from firesteel.lab.verdict import Verdict
 
 REFRESHES_PER_SECOND = 8
+STYLES = {
+    Verdict.PASSED: "green",
+    Verdict.FAILED: "bold red",
+    Verdict.UNPROVEN: "bold yellow",
+    Verdict.NOT_APPLICABLE: "dim",
+}
 QUIET_S = 20.0  # between two progress lines without a terminal
 
 
@@ -91,11 +98,9 @@ class PlainBoard(RunBoard):
 
 
 def describe_verdict(result: LevelResult) -> Text:
-    if not result.passed:
-        return Text("FAILED", "bold red")
-    if not result.valid:
-        return Text("INVALID", "bold yellow")
-    return Text("passed", "green") if result.was_run else Text("not judged", "yellow")
+    if result.passed and not result.valid:
+        return Text("INVALID", "bold red")
+    return Text("FAILED" if result.failed else result.verdict.words, STYLES[result.verdict])
 
 
 @contextmanager

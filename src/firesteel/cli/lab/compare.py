@@ -37,7 +37,10 @@ def lab_compare(
     more_gb: Annotated[float, typer.Option(help="growth of peak memory in GB that counts")] = MEMORY_GB,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is slower or larger than before, beyond the spread of the runs; exit code 1 if anything is."""
+    """Show what is slower or larger than before, beyond the spread of the runs; exit code 1 if anything is.
+
+    The exit code is 3 if the runs are too few or too noisy to show it.
+    """
     old, new = read_result(before), read_result(after)
     compared = compare(
         take_samples(old.counted_bench()),
@@ -55,8 +58,7 @@ def lab_compare(
         for name in compared.missing:
             say(f"measured before and not now: {name}")
         say(compared.in_words())
-    if compared.regressions:
-        raise typer.Exit(1)
+    raise typer.Exit(compared.verdict.exit_code)
 
 
 def comparison_table(compared: Comparison, title: str) -> Table:

@@ -16,6 +16,7 @@ from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import hide_secrets
 from firesteel.device import find_device
+from firesteel.exit_code import ExitCode
 from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.matrix.gates import parse_gates
 from firesteel.lab.matrix.matrix import CELLS, run_matrix
@@ -72,7 +73,7 @@ def lab_matrix(
         show(matrix_table(measured))
         say(f"{measured.words}; heat map: {page}")
     if not measured.all_done:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def matrix_table(measured: MatrixResult) -> Table:

@@ -16,12 +16,15 @@ from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import hide_secrets
 from firesteel.device import find_device
+from firesteel.exit_code import ExitCode
 from firesteel.lab.level_two import check_by_level_two
 from firesteel.lab.matrix.result import Matrix
-from firesteel.lab.matrix.review import Review, find_sides, parse_gate, review_gate, with_runs
+from firesteel.lab.matrix.review import ACCEPTED, OPEN, Review, find_sides, parse_gate, review_gate, with_runs
 from firesteel.lab.report.report import write_report
 from firesteel.lab.result import RESULT, EngineInfo, LabResult
 from firesteel.lab.surroundings import StatedSurroundings
+
+EXIT_CODES = {ACCEPTED: ExitCode.PASSED, OPEN: ExitCode.UNPROVEN}
 
 
 @lab.command(name="review")
@@ -39,7 +42,10 @@ def lab_review(
     out: Annotated[Path, typer.Option(help="folder for review and measurements")] = Path("firesteel-review"),
     as_json: AsJson = False,
 ) -> None:
-    """Measure a gate off and on and write hypothesis, criteria, result and verdict."""
+    """Measure a gate off and on and write hypothesis, criteria, result and verdict.
+
+    The exit code is 0 if the gate is accepted, 3 if that stays open, else 1.
+    """
     gates = parse_gate(gate, engine=engine)
     matrix = with_runs(Matrix(gates=gates, engine=engine, model=model, flags=tuple(flags or ())), runs)
     check = check_by_level_two(matrix) if correctness else None
@@ -58,9 +64,10 @@ def lab_review(
         page, sheet = write_report(result, out)
     if as_json:
         print_json(review.as_dict())
-        return
-    show(review_table(review))
-    say(f"review: {sheet}; as a page: {page}")
+    else:
+        show(review_table(review))
+        say(f"review: {sheet}; as a page: {page}")
+    raise typer.Exit(EXIT_CODES.get(review.verdict, ExitCode.FAILED))
 
 
 def review_table(review: Review) -> Table:

@@ -12,10 +12,12 @@ import typer
 from firesteel.cli.app import app
 from firesteel.cli.folder import writing_to
 from firesteel.cli.lab.board import open_board
-from firesteel.cli.tables import say
+from firesteel.cli.lab.slot_table import slot_table
+from firesteel.cli.tables import say, show
 from firesteel.lab.run import run_lab
 from firesteel.lab.servers.shutdown import stop_servers_on_signals
 from firesteel.lab.spec import FLAGS, HELP, LabSpec
+from firesteel.lab.verdict import Verdict
 
 lab = typer.Typer(no_args_is_help=True)
 app.add_typer(lab, name="lab")
@@ -29,14 +31,22 @@ def begin() -> None:
 
 
 def run(out: Path, **settings: Any) -> None:
-    """Take a server through levels 1 to 6; exit code 0 only if all requested levels passed."""
+    """Take a server through levels 1 to 6.
+
+    The exit code is 1 if a level failed, and 3 if the kernel path or the answers could not be judged.
+    """
     spec = make_spec(settings)
     with writing_to(out), open_board(spec) as observer:
         result = run_lab(spec, out, observer)
-    verdict = "passed" if result.passed else "FAILED"
-    say(f"{verdict} after {result.seconds:.0f} s; report: {out / 'report.html'}")
-    if not result.passed:
-        raise typer.Exit(1)
+    if result.any_slots is not None:
+        show(slot_table(result.any_slots))
+    verdict = result.verdict
+    word = verdict.value if result.passed else verdict.value.upper()
+    say(f"{word} after {result.seconds:.0f} s; report: {out / 'report.html'}")
+    if verdict is Verdict.UNPROVEN and result.unjudged:
+        say(f"not judged: level {', '.join(map(str, result.unjudged))}; --allow-unjudged accepts that")
+    if verdict is Verdict.FAILED or not spec.allow_unjudged:
+        raise typer.Exit(verdict.exit_code)
 
 
 def make_spec(settings: dict[str, Any]) -> LabSpec:
@@ -63,7 +73,7 @@ def _parameter(declared: dataclasses.Field[Any], kind: Any) -> inspect.Parameter
     if declared.name == FLAGS:
         option: Any = typer.Argument(metavar="[-- FLAGS]", help=help_text)
     elif kind is bool:
-        option = typer.Option(f"--{declared.name}", help=help_text)
+        option = typer.Option(f"--{declared.name.replace('_', '-')}", help=help_text)
     else:
         option = typer.Option(help=help_text)
     return inspect.Parameter(

@@ -8,6 +8,7 @@ from firesteel.cli.app import app
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import finding_table, show
 from firesteel.doctor import FindingStatus, examine
+from firesteel.exit_code import ExitCode
 
 
 @app.command()
@@ -19,4 +20,4 @@ def doctor(as_json: AsJson = False) -> None:
     else:
         show(finding_table(findings))
     if any(finding.status is FindingStatus.FAIL for finding in findings):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)

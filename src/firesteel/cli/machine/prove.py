@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from firesteel.cli.app import app, show_error
-from firesteel.cli.options import AsJson, Ops, Required, choose_ops, exit_code_one, print_json
+from firesteel.cli.options import AsJson, Ops, Required, choose_ops, failing, print_json
 from firesteel.cli.progress import progress_bar
-from firesteel.cli.tables import proof_table, say, show
+from firesteel.cli.tables import library_table, proof_table, say, show
 from firesteel.device import find_device
 from firesteel.errors import KernelError
+from firesteel.exit_code import ExitCode
 from firesteel.kernels.op.requirement import list_requirements
+from firesteel.kernels.proof.library import read_library
 from firesteel.kernels.proof.prove import check
 from firesteel.kernels.proof.prove_all import prove_all
 from firesteel.kernels.target import find_target
@@ -27,10 +31,17 @@ def prove(
         list[str] | None,
         typer.Option(help="target: sm_90a, sm_121a, ...; may be repeated (default: this GPU, else sm_121a)"),
     ] = None,
+    library: Annotated[
+        list[Path] | None,
+        typer.Option(help="compiled library (.so) whose kernels are read instead; may be repeated"),
+    ] = None,
     require: Required = None,
     as_json: AsJson = False,
 ) -> None:
     """Compile every kernel variant, also for GPUs that are not in this machine, and show its instructions."""
+    if library:
+        show_libraries(library, as_json=as_json)
+        return
     required = list_requirements(",".join(require or []))
     ops = choose_ops(op, *(requirement.op for requirement in required))
     here, why_not = target_here()
@@ -48,11 +59,24 @@ def prove(
     wrong += [proof.excess for proof in proofs if not proof.fits]
     for line in wrong:
         show_error(line)
-    with exit_code_one():
+    with failing():
         for name in targets:
             check([proof for proof in proofs if proof.target == name], required)
     if wrong:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
+    if not proofs:
+        say("no kernel was compiled, so nothing is proven")
+        raise typer.Exit(ExitCode.UNPROVEN)
+
+
+def show_libraries(paths: list[Path], *, as_json: bool) -> None:
+    """Shows the kernels of compiled libraries; nothing is compiled."""
+    for path in paths:
+        kernels = read_library(path)
+        if as_json:
+            print_json([asdict(kernel) for kernel in kernels])
+        else:
+            show(library_table(kernels, path))
 
 
 def target_here() -> tuple[str | None, str]:

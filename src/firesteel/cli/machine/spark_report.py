@@ -13,6 +13,7 @@ from firesteel.cli.app import app
 from firesteel.cli.progress import running
 from firesteel.cli.tables import say
 from firesteel.device import find_device
+from firesteel.exit_code import ExitCode
 from firesteel.hub import find_checkpoint
 from firesteel.spark_report.run import make_report
 
@@ -42,4 +43,6 @@ def spark_report(
     say(f"wrote {out}: summary.md, report.json, machine.csv, records and plots; nothing was sent")
     say("read it, then attach it to an issue of the firesteel project")
     if any(report.has_failed for report in reports):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
+    if any(report.exit_code for report in reports):
+        raise typer.Exit(ExitCode.UNPROVEN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -13,30 +13,49 @@ from firesteel.cli.options import AsJson, Device, Model, Ops, choose_ops, find_s
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import check_table, say, show
 from firesteel.device import find_device
+from firesteel.errors import UserError
+from firesteel.exit_code import ExitCode
+from firesteel.kernels.op.op import REFERENCE, Op
 from firesteel.kernels.proof.verify import Check, Status
-from firesteel.measure.ops.correctness import check_apart, check_ops
+from firesteel.measure.ops.correctness import check_apart, check_ops, is_named
 
 
 @app.command()
 def verify(
     op: Ops = None,
     quick: Annotated[bool, typer.Option("--quick", help="only the smallest sample per implementation")] = False,
+    implementation: Annotated[
+        list[str] | None, typer.Option(help="triton, triton:gemm and so on; may be repeated (default: all)")
+    ] = None,
     device: Device = "auto",
     model: Model = "gpt-oss-120b",
     as_json: AsJson = False,
 ) -> None:
-    """Compare every implementation with its reference on this machine; exit code 1 if one fails."""
+    """Compare every implementation with its reference on this machine; exit code 1 if one fails, 3 if none ran."""
     spec, ops, here = find_spec(model), choose_ops(op), find_device(device)
+    names = tuple(implementation or ())
+    check_names(ops, names)
     check_all = check_apart if here.is_cuda else check_ops
     checks: list[Check] = []
     try:
         with progress_bar("verifying") as report_progress:
-            for check in check_all(ops, here, spec, quick=quick, progress=report_progress):
+            for check in check_all(ops, here, spec, quick=quick, names=names, progress=report_progress):
                 checks.append(check)  # finished checks are shown even after an interrupt
     finally:
         show_checks(checks, here.name, as_json=as_json)
-    if any(check.status is Status.FAILED for check in checks):
-        raise typer.Exit(1)
+    statuses = {check.status for check in checks}
+    if Status.FAILED in statuses:
+        raise typer.Exit(ExitCode.FAILED)
+    if Status.PASSED not in statuses:
+        raise typer.Exit(ExitCode.UNPROVEN)
+
+
+def check_names(ops: tuple[Op[Any, Any], ...], names: tuple[str, ...]) -> None:
+    """Raises for a name that none of the ops has."""
+    known = sorted({name for op in ops for name in op.implementations if name != REFERENCE})
+    for name in names:
+        if not any(is_named(implementation, (name,)) for implementation in known):
+            raise UserError(f"--implementation {name}: these ops have {', '.join(known)}")
 
 
 def show_checks(checks: list[Check], device_name: str, *, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from rich.text import Text
 from firesteel.cli.app import app, show_error, with_settings
 from firesteel.cli.model.load import load
 from firesteel.cli.tables import ledger_table, show
+from firesteel.exit_code import ExitCode
 from firesteel.kernels.proof.profile_check import LaunchWatch
 from firesteel.types import SamplingParams
 
@@ -52,10 +53,10 @@ def generate(
 
 
 def show_agreement(watch: LaunchWatch) -> None:
-    """Prints one line if the profiler saw what the ledger counted; else prints the differences and exits with 1."""
+    """Prints one line if the profiler saw what the ledger counted; else prints differences and exits as failed."""
     if not watch.differences:
         show(Text(f"ledger and profiler agree: {watch.count} launches"))
         return
     for difference in watch.differences:
         show_error(f"ledger and profiler differ: {difference}")
-    raise typer.Exit(1)
+    raise typer.Exit(ExitCode.FAILED)
