@@ -1,8 +1,8 @@
 """Hooks of mkdocs: pages made from other files and from the program itself, and links that leave docs/.
 
-The home page is the README; the pages of commands and settings come from the command line's own declarations. A link
-to a file of the repository outside docs/ becomes its path, because the site has only docs/; if there is no such file,
-the build warns, and `--strict` makes that an error.
+The home page is the README; the pages of commands and settings come from the command line's own declarations. A
+link to a file of the repository outside docs/ becomes its path, because the site has only docs/; if there is no
+such file, the build warns, and `--strict` makes that an error.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def describe_settings() -> Iterator[str]:
 
     yield "# Settings\n"
     yield (
-        "Each is a flag, an environment variable, a key of a TOML file and a keyword of `LLM`. A flag wins over the "
-        "variable, that over the file, that over the default. `firesteel env` shows what holds here, and why.\n"
+        "Each is a flag, an environment variable, a key of a TOML file and a keyword of `LLM`. A flag wins over "
+        "the variable, that over the file, that over the default. `firesteel env` shows what holds here, and why.\n"
     )
     section = ""
     for setting in all_settings().values():

@@ -2,8 +2,9 @@
 
 python tools/try_package.py FOLDER [--root]
 
-The steps are read from the Dockerfile; then the wheel replaces what they installed. Without --root, steps that change
-the system (apt-get, useradd) are left out and named; with --root, as root inside a clean root (debootstrap), all run.
+The steps are read from the Dockerfile; then the wheel replaces what they installed. Without --root, steps that
+change the system (apt-get, useradd) are left out and named; with --root, as root inside a clean root
+(debootstrap), all run.
 """
 
 from __future__ import annotations
