@@ -47,5 +47,17 @@ def list_commands(page):
         for line in text.splitlines():
             found = re.match(r"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?firesteel (.*)", line.strip())
             if found:
-                commands.append((shlex.split(found[1], comments=True), block["needs"]))
+                commands.append((_split(found[1]), block["needs"]))
     return commands
+
+
+def list_inline_commands(page):
+    """Returns the words of each firesteel command in the text of a page; quoted errors, which have gaps, are none."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    spans = [" ".join(span.split()) for span in re.findall(r"`(firesteel [^`]+)`", text)]
+    return [_split(span.removeprefix("firesteel ")) for span in spans if " ... " not in span]
+
+
+def _split(command):
+    """Returns the words; brackets around what is optional are dropped."""
+    return shlex.split(re.sub(r"(?<=\s)\[|\](?=\s|$)", "", command), comments=True)
