@@ -10,6 +10,7 @@ from firesteel.cli import app
 from tests.docs.markdown import PAGES, ROOT, list_commands, list_inline_commands
 
 SHOWN = [(page, words, needs) for page in PAGES for words, needs in list_commands(page)]
+ROOT_COMMAND = typer.main.get_command(app)
 NAMES = [f"{page.stem}-{'-'.join(words[:3])}" for page, words, _ in SHOWN]
 
 
@@ -32,7 +33,7 @@ def test_commands_in_the_text_name_verbs_and_flags_that_exist(page):
 
 def find_command(words):
     """Returns the command that the first words name, and these words."""
-    command, names = typer.main.get_command(app), []
+    command, names = ROOT_COMMAND, []
     for word in words:
         if not hasattr(command, "commands"):
             break
