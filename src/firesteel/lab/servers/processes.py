@@ -52,6 +52,7 @@ class ServerProcesses:
 
     def __init__(self, leader: int, marker: str) -> None:
         self.leader, self.marker = leader, marker
+        self.names: dict[int, str] = {}  # of every process seen so far, by pid
         self._known: dict[int, float] = {}  # pid -> creation time
 
     def find(self) -> list[psutil.Process]:
@@ -59,6 +60,8 @@ class ServerProcesses:
         processes = [process for process in psutil.process_iter() if self._is_ours(process)]
         for process in processes:
             self._known[process.pid] = process.create_time()
+            with suppress(psutil.Error):
+                self.names[process.pid] = process.name()
         return processes
 
     def find_known(self) -> list[psutil.Process]:
