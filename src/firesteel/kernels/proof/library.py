@@ -15,6 +15,7 @@ from firesteel.kernels.op.verdict import PATIENCE_S, count_sass, judge, split_se
 
 USAGE = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 TARGET = re.compile(r"\.(sm_\w+)\.cubin$")
+NO_CODE = "does not contain device code"
 MATRIX_ATOM = re.compile(r"MMA_(\d+x\d+x\d+)_")  # CUTLASS names the instruction of a kernel in its types
 
 
@@ -46,6 +47,32 @@ def read_library(path: Path) -> list[LibraryKernel]:
     if not kernels:
         raise UserError(f"{path} holds no machine code of a GPU")
     return kernels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCode:
+    """The architectures that a library has code for, such as sm_80, sm_90a or sm_120f."""
+
+    machine_code: tuple[str, ...] = ()
+    ptx: tuple[str, ...] = ()  # that the driver can compile when it is loaded
+
+
+def list_device_code(path: Path) -> DeviceCode:
+    """Lists what a shared library, object file, fatbin or cubin holds, which may be nothing; reads no code."""
+    return DeviceCode(
+        machine_code=_list_targets(path, "--list-elf", "cubin"), ptx=_list_targets(path, "--list-ptx", "ptx")
+    )
+
+
+def _list_targets(path: Path, flag: str, suffix: str) -> tuple[str, ...]:
+    try:
+        listed = _run("cuobjdump", flag, str(path.resolve()), folder=path.parent)
+    except UserError as error:
+        if NO_CODE in str(error):
+            return ()
+        raise
+    targets = re.findall(rf"\.(sm_\w+)\.{suffix}\s*$", listed, re.MULTILINE)
+    return tuple(dict.fromkeys(targets))
 
 
 def find_function(mangled: str) -> str:
