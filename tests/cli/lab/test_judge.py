@@ -1,4 +1,4 @@
-"""The verb `lab judge`: each planted fallback is caught, silence proves nothing, the best configuration is green."""
+"""The verb `lab judge`: each planted fallback is caught, silence is unproven, the best configuration is green."""
 
 import json
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firesteel.kernels.proof.library import DeviceCode, list_device_code
+from firesteel.kernels.proof.library import LibraryTargets, list_targets
 from firesteel.lab.judge.evidence_file import EvidenceFile, Kind, holds_device_code
 from firesteel.lab.judge.library import can_compile, can_run, judge_code, judge_library
 from firesteel.lab.verdict import Verdict
@@ -19,15 +19,15 @@ def library(tmp_path_factory):
 
 
 def test_architectures_in_a_library_are_listed(library, tmp_path):
-    assert list_device_code(library) == DeviceCode(machine_code=("sm_80", "sm_90a"), ptx=("sm_90",))
+    assert list_targets(library) == LibraryTargets(machine_code=("sm_80", "sm_90a"), ptx=("sm_90",))
     cubin = tmp_path / "x"
     cubin.write_bytes(make_cubin("sm_80"))
-    assert list_device_code(cubin).machine_code == ("sm_80",) and holds_device_code(cubin)
+    assert list_targets(cubin).machine_code == ("sm_80",) and holds_device_code(cubin)
 
 
 def test_library_without_code_for_a_gpu_is_left_out_unless_it_was_named(tmp_path):
     plain = make_library(tmp_path / "plain.so")
-    assert not holds_device_code(plain) and list_device_code(plain) == DeviceCode()
+    assert not holds_device_code(plain) and list_targets(plain) == LibraryTargets()
     assert judge_library(EvidenceFile(plain, Kind.LIBRARY, is_named=False), GB10) is None
     assert judge_library(EvidenceFile(plain, Kind.LIBRARY), GB10).verdict is UNPROVEN
 
@@ -60,13 +60,15 @@ def test_broken_library_is_not_judged(tmp_path):
     ],
 )
 def test_verdict_on_a_gb10(machine_code, ptx, is_named, verdict):
-    code = DeviceCode(machine_code=machine_code, ptx=ptx)
+    code = LibraryTargets(machine_code=machine_code, ptx=ptx)
     found, words, cure = judge_code(code, GB10, is_named=is_named)
     assert found is verdict and words and bool(cure) == (verdict is FAILED)
 
 
 def test_code_without_a_suffix_has_no_fp4_instruction():
-    words = [judge_code(DeviceCode(machine_code=(name,)), GB10, is_named=True)[1] for name in ("sm_120", "sm_121a")]
+    words = [
+        judge_code(LibraryTargets(machine_code=(name,)), GB10, is_named=True)[1] for name in ("sm_120", "sm_121a")
+    ]
     assert "no block-scaled FP4" in words[0] and "FP4" not in words[1]
 
 

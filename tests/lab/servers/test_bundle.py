@@ -84,7 +84,7 @@ def test_only_relevant_new_kernel_messages_are_kept(monkeypatch):
     kernel_log = KernelLog()
     assert kernel_log.new_messages() == []
     lines += ["[3.0] eth0 up", "[4.0] NVRM: Xid (PCI:01): 31", "[5.0] Out of memory: Killed process 4 (python)"]
-    assert kernel_log.new_messages() == kernel_log.messages_or_reason({}) == lines[-2:]
+    assert kernel_log.new_messages() == kernel_log.messages_or_reason() == lines[-2:]
 
 
 def test_wrapped_kernel_buffer_gives_its_remaining_messages(monkeypatch):
@@ -124,14 +124,14 @@ def test_unreadable_kernel_log_is_reported_with_the_cure(program, journal):
     if journal is not None:
         program("journalctl", journal)
     kernel_log = KernelLog()
-    [line] = kernel_log.messages_or_reason({})
+    [line] = kernel_log.messages_or_reason()
     assert line.startswith("not readable: dmesg failed: dmesg: read kernel buffer failed: Operation not permitted")
     assert "journalctl" in line and "sysctl kernel.dmesg_restrict=0" in line and kernel_log.new_messages() == []
 
 
 def test_empty_kernel_log_is_not_unreadable(program):
     program("dmesg", "true")
-    assert read_kernel_log() == ([], "") and KernelLog().messages_or_reason({}) == []
+    assert read_kernel_log() == ([], "") and KernelLog().messages_or_reason() == []
 
 
 def test_failing_nvidia_smi_is_quoted(program):

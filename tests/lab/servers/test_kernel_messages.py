@@ -2,7 +2,7 @@
 
 import pytest
 
-from firesteel.lab.servers.kernel_messages import GPU_FAULT, OUT_OF_MEMORY, find_kernel_cause, is_foreign
+from firesteel.lab.servers.kernel_messages import GPU_FAULT, OUT_OF_MEMORY, find_kernel_cause
 
 OURS = {4242: "VLLM::EngineCore", 4200: "vllm"}
 KILLED = "[812.3] Out of memory: Killed process {} ({}) total-vm:123kB, anon-rss:99kB"
@@ -38,17 +38,3 @@ def test_fault_of_another_process_is_not_ours_but_one_of_the_hardware_is_everybo
     fallen = find_kernel_cause([xid.format(79, 7, "blender")], OURS)
     assert "fallen off the bus" in fallen.words and "hardware" in fallen.cure
     assert find_kernel_cause(["NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed"], OURS) is not None
-
-
-@pytest.mark.parametrize(
-    ("line", "foreign"),
-    [
-        ("chrome[7]: segfault at 0 ip 00007f sp 00007f error 4", True),
-        ("traps: vllm[4200] general protection fault ip:7f sp:7f error:0", False),
-        ("NVRM: loading NVIDIA UNIX Open Kernel Module", False),
-        (KILLED.format(7, "chrome"), True),
-        (KILLED.format(4242, "VLLM::EngineCor"), False),
-    ],
-)
-def test_messages_about_other_processes_are_foreign(line, foreign):
-    assert is_foreign(line, OURS) == foreign

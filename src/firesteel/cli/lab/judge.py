@@ -80,8 +80,8 @@ def show_judgement(judgement: Judgement) -> None:
         say("the engine is not recognised, so no slot can be judged: name it with --engine")
     if judgement.libraries:
         show(library_table(judgement.libraries))
-    for found in judgement.diagnoses:
-        say(f"{found.file}: {found.diagnosis.in_words()}")
+    for row in judgement.diagnoses:
+        say(f"{row.file}: {row.diagnosis.in_words()}")
     say(f"{judgement.verdict.value.upper()} by {', '.join(sorted(set(judgement.files.values())))}")
 
 

@@ -38,6 +38,14 @@ class LibraryKernel:
         return find_function(self.kernel) + (f" {atom[1]}" if atom else "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryTargets:
+    """The architectures that a library has code for, such as sm_80, sm_90a or sm_120f."""
+
+    machine_code: tuple[str, ...] = ()
+    ptx: tuple[str, ...] = ()  # that the driver can compile when it is loaded
+
+
 def read_library(path: Path) -> list[LibraryKernel]:
     """Reads every kernel of a shared library, an object file or a cubin."""
     if not path.is_file():
@@ -49,22 +57,14 @@ def read_library(path: Path) -> list[LibraryKernel]:
     return kernels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceCode:
-    """The architectures that a library has code for, such as sm_80, sm_90a or sm_120f."""
-
-    machine_code: tuple[str, ...] = ()
-    ptx: tuple[str, ...] = ()  # that the driver can compile when it is loaded
-
-
-def list_device_code(path: Path) -> DeviceCode:
+def list_targets(path: Path) -> LibraryTargets:
     """Lists what a shared library, object file, fatbin or cubin holds, which may be nothing; reads no code."""
-    return DeviceCode(
-        machine_code=_list_targets(path, "--list-elf", "cubin"), ptx=_list_targets(path, "--list-ptx", "ptx")
+    return LibraryTargets(
+        machine_code=_read_targets(path, "--list-elf", "cubin"), ptx=_read_targets(path, "--list-ptx", "ptx")
     )
 
 
-def _list_targets(path: Path, flag: str, suffix: str) -> tuple[str, ...]:
+def _read_targets(path: Path, flag: str, suffix: str) -> tuple[str, ...]:
     try:
         listed = _run("cuobjdump", flag, str(path.resolve()), folder=path.parent)
     except UserError as error:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from firesteel.errors import UserError
-from firesteel.kernels.proof.library import DeviceCode, list_device_code
+from firesteel.kernels.proof.library import LibraryTargets, list_targets
 from firesteel.lab.judge.evidence_file import EvidenceFile, holds_device_code
 from firesteel.lab.servers.known_errors import BUILD_CURE
 from firesteel.lab.verdict import Verdict
@@ -33,7 +33,7 @@ class LibraryVerdict:
 def judge_library(file: EvidenceFile, capability: tuple[int, int] | None) -> LibraryVerdict | None:
     """Returns None for a library of a folder that holds nothing for a GPU."""
     try:
-        code = list_device_code(file.path) if holds_device_code(file.path) else DeviceCode()
+        code = list_targets(file.path) if holds_device_code(file.path) else LibraryTargets()
     except UserError as error:
         return LibraryVerdict(file=str(file.path), words=str(error), cure="build or download it again")
     if not code.machine_code and not code.ptx:
@@ -46,7 +46,9 @@ def judge_library(file: EvidenceFile, capability: tuple[int, int] | None) -> Lib
     )
 
 
-def judge_code(code: DeviceCode, capability: tuple[int, int] | None, *, is_named: bool) -> tuple[Verdict, str, str]:
+def judge_code(
+    code: LibraryTargets, capability: tuple[int, int] | None, *, is_named: bool
+) -> tuple[Verdict, str, str]:
     """Returns verdict, words and cure. `is_named`: the user asks about this library, not about a whole folder."""
     listed = ", ".join(code.machine_code) or "no machine code"
     if capability is None:

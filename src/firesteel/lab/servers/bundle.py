@@ -17,7 +17,6 @@ from typing import Any
 from firesteel.config import HIDDEN, is_secret, told_environment
 from firesteel.engine.process.crash import CrashReport, write_bundle
 from firesteel.lab.servers.diagnosis import Diagnosis
-from firesteel.lab.servers.kernel_messages import is_foreign
 
 LOG_LINES = 400
 TAIL_BYTES = 1 << 18
@@ -115,10 +114,10 @@ class KernelLog:
         """Returns nothing if the kernel's log cannot be read."""
         return self._read()[0]
 
-    def messages_or_reason(self, processes: Mapping[int, str]) -> list[str]:
-        """Returns the new messages, without those about others than these processes, or why they cannot be read."""
+    def messages_or_reason(self) -> list[str]:
+        """Returns the new messages, or why they cannot be read."""
         messages, reason = self._read()
-        return [reason] if reason else [line for line in messages if not is_foreign(line, processes)]
+        return [reason] if reason else messages
 
     def _read(self) -> tuple[list[str], str]:
         last = self._before[-1] if self._before else None

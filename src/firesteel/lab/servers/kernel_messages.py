@@ -13,10 +13,7 @@ VICTIMS = (
     re.compile(r"oom-kill:.*\btask=(?P<name>[^,]*),pid=(?P<pid>\d+)"),
     re.compile(r"oom_reaper: reaped process (?P<pid>\d+)(?: \((?P<name>[^)]*)\))?"),
 )
-FAULTS = (
-    re.compile(r"(?P<name>[\w:.-]+)\[(?P<pid>\d+)\]:? (?:segfault|general protection|trap)"),
-    re.compile(r"\bXid\b.*?\bpid='?(?P<pid>\d+)(?:.*?\bname=(?P<name>[^,]+))?"),
-)
+FAULT = re.compile(r"\bXid\b.*?\bpid='?(?P<pid>\d+)(?:.*?\bname=(?P<name>[^,]+))?")
 XID = re.compile(r"\bXid\b[^:]*(?:\([^)]*\))?: (?P<number>\d+)")
 # Xid numbers of the GPU itself: they hit every process, whichever is named.
 HARDWARE = {48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140, 143, 154}
@@ -56,17 +53,15 @@ def find_kernel_cause(lines: Sequence[str], processes: Mapping[int, str]) -> Ker
     killed = tuple(line.strip() for line in lines if concerns(line, processes, VICTIMS))
     if killed:
         return _explain_kill(killed)
-    faults = tuple(line.strip() for line in lines if XID.search(line) and not is_foreign(line, processes))
+    faults = tuple(line.strip() for line in lines if XID.search(line) and _is_ours(line, processes))
     return _explain_xid(faults) if faults else None
 
 
-def is_foreign(line: str, processes: Mapping[int, str]) -> bool:
-    """Returns True if the line is about another process only."""
-    named = any(pattern.search(line) for pattern in (*VICTIMS, *FAULTS))
+def _is_ours(line: str, processes: Mapping[int, str]) -> bool:
+    """Returns True if a fault hit one of these processes, no process that is named, or the GPU itself."""
     xid = XID.search(line)
-    if xid is not None and int(xid["number"]) in HARDWARE:
-        return False
-    return named and not concerns(line, processes, (*VICTIMS, *FAULTS))
+    is_shared = xid is not None and int(xid["number"]) in HARDWARE
+    return is_shared or FAULT.search(line) is None or concerns(line, processes, (FAULT,))
 
 
 def concerns(line: str, processes: Mapping[int, str], patterns: Sequence[re.Pattern[str]]) -> bool:

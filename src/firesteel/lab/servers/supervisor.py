@@ -145,7 +145,7 @@ class SupervisedServer:
             log=self.log,
             environment=self._environment,
             processes=processes,
-            kernel_messages=self._kernel_log.messages_or_reason(self._process_names()),
+            kernel_messages=self._kernel_log.messages_or_reason(),
             nvidia_smi=nvidia_smi,
             step=self.step,
             stopped=stopped.as_dict(),
@@ -245,17 +245,8 @@ class SupervisedServer:
     def _diagnose(self, code: int | None, silent_s: float | None = None) -> Diagnosis:
         secrets = find_secret_flags(self.command.words).values()  # engines log their flags
         lines = hide_values(read_tail(self.log), secrets)
-        return diagnose_exit(
-            code,
-            lines,
-            step=self.step,
-            kernel=self._kernel_log.new_messages(),
-            silent_s=silent_s,
-            processes=self._process_names(),
-        )
-
-    def _process_names(self) -> dict[int, str]:
-        return {self._process.pid: self.command.name, **self.processes.names}
+        kernel, names = self._kernel_log.new_messages(), self.processes.names
+        return diagnose_exit(code, lines, step=self.step, kernel=kernel, silent_s=silent_s, processes=names)
 
     def _diagnose_running(self, kind: str, words: str) -> Diagnosis:
         """Returns the cause that its log names, if there is one."""
