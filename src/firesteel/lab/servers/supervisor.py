@@ -245,7 +245,8 @@ class SupervisedServer:
     def _diagnose(self, code: int | None, silent_s: float | None = None) -> Diagnosis:
         secrets = find_secret_flags(self.command.words).values()  # engines log their flags
         lines = hide_values(read_tail(self.log), secrets)
-        return diagnose_exit(code, lines, step=self.step, kernel=self._kernel_log.new_messages(), silent_s=silent_s)
+        kernel, names = self._kernel_log.new_messages(), self.processes.names
+        return diagnose_exit(code, lines, step=self.step, kernel=kernel, silent_s=silent_s, processes=names)
 
     def _diagnose_running(self, kind: str, words: str) -> Diagnosis:
         """Returns the cause that its log names, if there is one."""
