@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from firesteel.config import HIDDEN, shown_environment
+from firesteel.config import HIDDEN, PREFIX, shown_environment
 from firesteel.errors import UserError
 from firesteel.lab.matrix.matrix import CELLS, CLAIM
 from firesteel.lab.matrix.result import SMALL, Matrix
@@ -19,7 +19,6 @@ from firesteel.lab.spec import LabSpec, to_words
 from firesteel.lab.surroundings import StatedSurroundings, list_differences
 
 PROGRAM = "firesteel"
-PREFIX = "FIRESTEEL_"
 # Variables of other engines that hold folders, files and GPUs; they belong to the machine and are not restored.
 PLACES = re.compile(r"_(DIR|PATH|HOME|ROOT|CACHE|FILE|VISIBLE_DEVICES)$")
 WRITING_VERBS = ("bench", "lab", "profile")  # their --out is the folder of their results

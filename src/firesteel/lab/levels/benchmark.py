@@ -30,7 +30,7 @@ SPEEDS = ("pp_tok_s", "tg_tok_s")
 def run_benchmark(context: LevelContext) -> LevelResult:
     target = context.target
     with target.step("benchmark"):
-        bench = measure_target(target, context.spec, context.device)
+        bench = measure_target(target, context.spec, context.device, context.plan)
     if target.server is not None and bench.failures:
         target.server.check()
     checks = Checks(BENCHMARK)
@@ -40,13 +40,13 @@ def run_benchmark(context: LevelContext) -> LevelResult:
     return checks.result(describe(bench), bench=bench)
 
 
-def measure_target(target: Target, spec: LabSpec, device: DeviceSpec) -> BenchResult:
+def measure_target(target: Target, spec: LabSpec, device: DeviceSpec, plan: BenchPlan | None = None) -> BenchResult:
     server, ledger = target.server, target.read_ledger()
     formats = find_formats(ledger, target, spec)
     bench = measure(
         target.api.url,
         target.api.model,
-        choose_plan(spec),
+        plan or choose_plan(spec),
         api_key=target.api.api_key,
         timeout_s=target.api.timeout_s,
         served=find_served(target.model, formats),
