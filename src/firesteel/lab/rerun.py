@@ -12,8 +12,9 @@ from pathlib import Path
 
 from firesteel.config import HIDDEN, PREFIX, shown_environment
 from firesteel.errors import UserError
+from firesteel.lab.matrix.gates_file import to_toml
 from firesteel.lab.matrix.matrix import CELLS, CLAIM
-from firesteel.lab.matrix.result import SMALL, Matrix
+from firesteel.lab.matrix.result import CONFIGURATION, SMALL, Matrix
 from firesteel.lab.result import LabResult
 from firesteel.lab.spec import LabSpec, to_words
 from firesteel.lab.surroundings import StatedSurroundings, list_differences
@@ -21,12 +22,14 @@ from firesteel.lab.surroundings import StatedSurroundings, list_differences
 PROGRAM = "firesteel"
 # Variables of other engines that hold folders, files and GPUs; they belong to the machine and are not restored.
 PLACES = re.compile(r"_(DIR|PATH|HOME|ROOT|CACHE|FILE|VISIBLE_DEVICES)$")
+GATES = "gates.toml"  # in the folder of a matrix's rerun
 WRITING_VERBS = ("bench", "lab", "profile")  # their --out is the folder of their results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
     words: tuple[str, ...]  # after the program's name
+    files: dict[Path, str]  # to write before, by path
     environment: dict[str, str]  # variables to set
     without: tuple[str, ...]  # variables to remove, because they were not set then
     differences: list[str]  # of the surroundings
@@ -36,12 +39,13 @@ def plan_rerun(result: LabResult, now: StatedSurroundings, out: Path) -> Rerun:
     """Plans the run that repeats a result; `now` are the current surroundings."""
     before = None if result.surroundings is None else result.surroundings.environment
     settings = find_settings(before or {})
-    words = find_words(result, out)
-    if hidden := [word for word in (*words, *settings.values()) if HIDDEN in word]:
+    words, files = find_words(result, out), make_files(result, out)
+    if hidden := [word for word in (*words, *settings.values(), *files.values()) if HIDDEN in word]:
         raise UserError(f"the result hides a secret that the run needs ({hidden[0]}): run its command by hand")
     added = [name for name in find_settings(shown_environment()) if name not in settings]
     return Rerun(
         words=words,
+        files=files,
         environment=settings,
         without=tuple(name for name in added if name.startswith(PREFIX) or before is not None),
         differences=list_differences(result.surroundings, now),
@@ -101,8 +105,20 @@ def run_words(spec: LabSpec, out: Path) -> tuple[str, ...]:
 
 
 def matrix_words(matrix: Matrix, out: Path) -> tuple[str, ...]:
-    gates = [word for name, values in matrix.gates.items() for word in ("--gates", f"{name}={','.join(values)}")]
+    """Returns the words of `lab matrix`; its gates and configurations are in the file that `make_files` returns."""
     settings = ["--engine", matrix.engine, "--model", matrix.model, "--cell-s", str(matrix.cell_s)]
-    full = ["--full"] if matrix.plan.pp != SMALL.pp else []
+    texts = {"--path": matrix.path, "--expect": matrix.expect, "--reference-url": matrix.reference_url}
+    switches = {"--full": matrix.plan.pp != SMALL.pp, "--keep-going": matrix.keep_going}
+    given = [word for flag, value in texts.items() if value for word in (flag, value)]
+    given += [flag for flag, is_on in switches.items() if is_on]
     flags = ["--", *matrix.flags] if matrix.flags else []
-    return ("lab", "matrix", *gates, *settings, *full, "--out", str(out), *flags)
+    return ("lab", "matrix", "--gates-file", str(out / GATES), *settings, *given, "--out", str(out), *flags)
+
+
+def make_files(result: LabResult, out: Path) -> dict[Path, str]:
+    """Returns the files that the command reads, by path."""
+    if result.spec is not None or result.matrix is None or result.matrix.matrix is None:
+        return {}
+    matrix = result.matrix.matrix
+    gates = {name: values for name, values in matrix.gates.items() if name != CONFIGURATION}
+    return {out / GATES: to_toml(matrix.environment, gates, matrix.configurations)}

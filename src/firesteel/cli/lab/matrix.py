@@ -75,9 +75,10 @@ def lab_matrix(
     The exit code is 1 if a cell failed, and 3 if a kernel path or the answers could not be judged.
     """
     file = GatesFile() if gates_file is None else read_gates_file(gates_file, engine=engine)
+    chosen = choose_gates(gates or (), file, engine=engine)
     matrix = Matrix(
-        gates=choose_gates(gates or (), file, engine=engine),
-        configurations=file.configurations,
+        gates=chosen,
+        configurations=file.list_chosen(chosen),
         engine=engine,
         model=model,
         flags=(*file.flags, *(flags or ())),

@@ -42,9 +42,10 @@ def make_matrix(spec: LabSpec, default: Sequence[str] = ()) -> Matrix:
     """Builds the matrix of a run's settings; `default` are its gates without --gates and --gates-file."""
     file = read_gates_file(Path(spec.gates_file), engine=spec.engine) if spec.gates_file else GatesFile()
     words = spec.gates if spec.gates or spec.gates_file else default
+    gates = choose_gates(words, file, engine=spec.engine)
     return Matrix(
-        gates=choose_gates(words, file, engine=spec.engine),
-        configurations=file.configurations,
+        gates=gates,
+        configurations=file.list_chosen(gates),
         engine=spec.engine,
         model=spec.model,
         flags=(*file.flags, *spec.flags),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ class GatesFile:
     environment: Mapping[str, str] = field(default_factory=dict)  # of every cell
     gates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     configurations: tuple[Configuration, ...] = ()
+
+    def list_chosen(self, gates: Mapping[str, Sequence[str]]) -> tuple[Configuration, ...]:
+        """Returns the configurations that the gates name."""
+        return tuple(known for known in self.configurations if known.name in gates.get(CONFIGURATION, ()))
 
 
 def read_gates_file(path: Path, *, engine: str) -> GatesFile:
@@ -96,6 +101,34 @@ def choose_gates(words: Sequence[str], file: GatesFile, *, engine: str) -> dict[
     if not gates:
         raise UserError(HOW_TO_NAME)
     return gates
+
+
+def to_toml(
+    environment: Mapping[str, str],
+    gates: Mapping[str, Sequence[str]],
+    configurations: Sequence[Configuration],
+) -> str:
+    """Returns a file as `read_gates_file` reads it. TOML's strings, lists of them and keys in quotes are JSON."""
+    lines = ["[environment]", *_pairs(environment), "", "[gates]", *_pairs(gates)]
+    for configuration in configurations:
+        content = asdict(configuration)
+        variables = content.pop("environment")
+        lines += [
+            "",
+            f"[[{CONFIGURATION}]]",
+            *_pairs(content),
+            f"[{CONFIGURATION}.environment]",
+            *_pairs(variables),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _pairs(content: Mapping[str, Any]) -> list[str]:
+    return [f"{_quoted(name)} = {_quoted(value)}" for name, value in content.items()]
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def check_keys(content: Mapping[str, Any], known: Sequence[str], place: str) -> None:
