@@ -11,7 +11,7 @@ import typer
 
 from firesteel.cli.app import app
 from firesteel.cli.folder import writing_to
-from firesteel.cli.lab.board import open_board
+from firesteel.cli.lab.run_table import open_run_table
 from firesteel.cli.lab.slot_table import slot_table
 from firesteel.cli.tables import say, show
 from firesteel.lab.run import run_lab
@@ -36,7 +36,7 @@ def run(out: Path, **settings: Any) -> None:
     The exit code is 1 if a level failed, and 3 if the kernel path or the answers could not be judged.
     """
     spec = make_spec(settings)
-    with writing_to(out), open_board(spec) as observer:
+    with writing_to(out), open_run_table(spec) as observer:
         result = run_lab(spec, out, observer)
     if result.any_slots is not None:
         show(slot_table(result.any_slots))
