@@ -61,6 +61,7 @@ class BenchRow:
     series: dict[str, Series] = field(default_factory=dict)
     shares: dict[str, RoofShare] = field(default_factory=dict)  # of pp_tok_s and tg_tok_s
     failures: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()  # why a figure may be wrong although no request failed
     batches: tuple[tuple[RequestSample, ...], ...] = ()  # the requests of each run
 
     @property
@@ -75,6 +76,7 @@ class BenchRow:
             "series": {name: series.as_dict() for name, series in self.series.items()},
             "shares": {name: share.as_dict() for name, share in self.shares.items()},
             "failures": list(self.failures),
+            "doubts": list(self.doubts),
             "batches": [[asdict(sample) for sample in batch] for batch in self.batches],
         }
 
@@ -89,7 +91,7 @@ class BenchResult:
     plan: BenchPlan = field(default_factory=BenchPlan)
     roof: Roof | None = None
     formats: dict[str, str] = field(default_factory=dict)  # as the server states them; empty: unknown
-    latency_s: float = 0.0  # of the connection; subtracted from a prompt's time
+    latency_s: float = 0.0  # of the connection; subtracted from a prompt's time to the first response
     tokens_a_word: float = 0.0
     max_context: int | None = None
     left_out: list[str] = field(default_factory=list)  # workloads that did not fit, and runs for lack of time
@@ -100,6 +102,10 @@ class BenchResult:
     @property
     def failures(self) -> list[str]:
         return [f"{row.name}: {failure}" for row in self.rows for failure in row.failures]
+
+    @property
+    def doubts(self) -> list[str]:
+        return [f"{row.name}: {doubt}" for row in self.rows for doubt in row.doubts]
 
     def as_dict(self) -> dict[str, Any]:
         return {
