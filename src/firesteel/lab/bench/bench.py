@@ -14,7 +14,9 @@ from firesteel.lab.bench.plan import BenchPlan, BenchWorkload
 from firesteel.lab.bench.result import CONTEXT, FOLLOW_UP, PROMPT, BenchResult, BenchRow, RequestSample
 from firesteel.lab.bench.roof import Roof, RoofShare, ServedModel, decode_share, prompt_share
 from firesteel.lab.bench.series import Series
+from firesteel.lab.bench.speculation import compute_speculation, read_metrics
 from firesteel.lab.bench.speeds import doubt_latency, summarise
+from firesteel.lab.client.api import Api
 from firesteel.lab.client.exchange import Exchange
 from firesteel.lab.client.load_client import ChatMessage, LoadClient
 from firesteel.lab.client.prompts import Prompter, calibrate, user
@@ -55,7 +57,8 @@ def measure(
     with ExitStack() as stack:
         sampler = None if pid is None else stack.enter_context(UsageSampler(pid))
         meter = Meter(plan=plan or BenchPlan(), served=served, roof=roof, progress=progress or (lambda *_: None))
-        start, broken = time.perf_counter(), None
+        api, start, broken = Api.of(url, api_key), time.perf_counter(), None
+        metrics = read_metrics(api)
         try:
             result = asyncio.run(meter.measure(LoadClient(url, model=model, api_key=api_key, timeout_s=timeout_s)))
         except BenchBroken as error:
@@ -64,7 +67,7 @@ def measure(
     result = dataclasses.replace(result, seconds=time.perf_counter() - start, startup_s=startup_s, usage=usage)
     if broken is not None:
         raise BenchBroken(broken.kind, str(broken), result) from broken
-    return result
+    return dataclasses.replace(result, speculation=compute_speculation(metrics, read_metrics(api)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

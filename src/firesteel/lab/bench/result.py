@@ -8,6 +8,7 @@ from typing import Any
 from firesteel.lab.bench.plan import BenchPlan, BenchWorkload
 from firesteel.lab.bench.roof import Roof, RoofShare
 from firesteel.lab.bench.series import Series
+from firesteel.lab.bench.speculation import Speculation
 from firesteel.lab.client.exchange import Exchange
 from firesteel.lab.memory.usage import ResourceUsage
 
@@ -98,6 +99,7 @@ class BenchResult:
     startup_s: float | None = None
     seconds: float = 0.0
     usage: ResourceUsage | None = None
+    speculation: Speculation | None = None  # None: nothing was drafted, or the server does not say
 
     @property
     def failures(self) -> list[str]:
@@ -122,5 +124,6 @@ class BenchResult:
             "startup_s": self.startup_s,
             "seconds": self.seconds,
             "usage": None if self.usage is None else self.usage.as_dict(),
+            "speculation": None if self.speculation is None else self.speculation.as_dict(),
             "rows": [row.as_dict() for row in self.rows],
         }

@@ -69,12 +69,13 @@ def in_brief(lines: Sequence[str]) -> str:
 
 
 def describe(bench: BenchResult) -> str:
-    """Returns the speeds of the first and the last workload."""
+    """Returns the speeds of the first and the last workload, and the acceptance of drafted tokens."""
     chosen = [bench.rows[0], bench.rows[-1]] if len(bench.rows) > 1 else bench.rows
     parts = []
     for row in chosen:
         speeds = [f"{name[:2]} {row.series[name].median:.1f} tok/s" for name in SPEEDS if name in row.series]
         parts.append(f"{row.name}: {', '.join(speeds)}")
+    parts += [] if bench.speculation is None else [bench.speculation.in_words()]
     return "; ".join(parts)
 
 
