@@ -43,7 +43,7 @@ class CellLog:
 def run_cell(cell: CellSpec, folder: Path) -> CellOutcome:
     """Returns an outcome also if the server failed."""
     try:
-        result = run_lab(cell.spec, folder, CellLog(), plan=cell.plan)
+        result = run_lab(cell.spec, folder, CellLog())
     except UserError as error:
         return CellOutcome.failed(CRASHED, str(error))
     return judge_cell(result)

@@ -16,7 +16,6 @@ from firesteel.atomic import write_atomically
 from firesteel.config import hide_in_text, hide_secrets
 from firesteel.device import DeviceSpec, find_device
 from firesteel.lab.bench.bench import BenchBroken
-from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.client.api import Api
 from firesteel.lab.client.wire import RequestFailed
@@ -61,7 +60,6 @@ class LabRun:
     folder: Path
     observer: RunObserver
     device: DeviceSpec
-    plan: BenchPlan | None = None  # of level 4; None: the usual one
     results: list[LevelResult] = field(default_factory=list)
     engine: EngineInfo = field(default_factory=EngineInfo)
     kernels: tuple[OpCalls, ...] = ()
@@ -196,7 +194,6 @@ class LabRun:
             result_so_far=lambda: self.result(0.0),
             running=target,
             cross_check=self.cross_check,
-            plan=self.plan,
         )
         try:
             result = RUN[level](context)
@@ -250,12 +247,12 @@ def measured_before(failure: BaseException | None) -> BenchResult | None:
     return failure.result if isinstance(failure, BenchBroken) and failure.result.rows else None
 
 
-def run_lab(spec: LabSpec, folder: Path, observer: RunObserver, *, plan: BenchPlan | None = None) -> LabResult:
+def run_lab(spec: LabSpec, folder: Path, observer: RunObserver) -> LabResult:
     """Runs the levels; result.json and the report are written whatever happens to the server or to this run."""
     check_spec(spec)
     folder.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    run = LabRun(spec=spec, folder=folder, observer=observer, device=find_device(), plan=plan)
+    run = LabRun(spec=spec, folder=folder, observer=observer, device=find_device())
     try:
         run.run_levels()
     finally:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firesteel.device import DeviceSpec
-from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.result import LabResult
 from firesteel.lab.servers.target import Target
 from firesteel.lab.spec import LabSpec
@@ -21,7 +20,6 @@ class LevelContext:
     on_progress: Callable[[str], None]
     result_so_far: Callable[[], LabResult]
     running: Target | None = None  # None after the server has stopped
-    plan: BenchPlan | None = None  # of level 4; None: the usual one
     cross_check: str | None = None  # faults that a profiler found; None if it was not used
 
     @property

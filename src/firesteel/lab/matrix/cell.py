@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from firesteel.errors import UserError
 from firesteel.lab.bench.plan import BenchPlan
@@ -20,7 +21,6 @@ class CellSpec:
 
     chosen: dict[str, str]
     spec: LabSpec
-    plan: BenchPlan
 
 
 def make_cell(matrix: Matrix, chosen: Mapping[str, str]) -> CellSpec:
@@ -40,8 +40,17 @@ def make_cell(matrix: Matrix, chosen: Mapping[str, str]) -> CellSpec:
         answer_s=matrix.answer_s,
         grace_s=matrix.grace_s,
         keep_going=matrix.keep_going,
+        **find_workload(matrix.plan),
     )
-    return CellSpec(chosen=dict(chosen), spec=spec, plan=matrix.plan)
+    return CellSpec(chosen=dict(chosen), spec=spec)
+
+
+def find_workload(plan: BenchPlan) -> dict[str, Any]:
+    """Returns the settings of a run that give this plan; none for the usual one."""
+    if plan == BenchPlan():
+        return {}
+    same = {name: getattr(plan, name) for name in ("pp", "tg", "depths", "runs", "warmups", "temperature")}
+    return {**same, "streams": plan.concurrency}
 
 
 def find_environment(matrix: Matrix, chosen: Mapping[str, str]) -> dict[str, str]:
