@@ -19,6 +19,7 @@ from firesteel.lab.bench.bench import BenchBroken
 from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.client.api import Api
 from firesteel.lab.client.wire import RequestFailed
+from firesteel.lab.engine_info import EngineInfo
 from firesteel.lab.level import KERNEL_PATH, Level
 from firesteel.lab.level_result import LevelResult, judge_validity
 from firesteel.lab.levels.context import LevelContext
@@ -26,7 +27,7 @@ from firesteel.lab.levels.table import RUN
 from firesteel.lab.path.cross_check import cross_check, find_device_name
 from firesteel.lab.path.ledger import OpCalls
 from firesteel.lab.report.report import write_report
-from firesteel.lab.result import RESULT, EngineInfo, LabResult, MemoryTimeline
+from firesteel.lab.result import RESULT, LabResult, MemoryTimeline
 from firesteel.lab.servers.commands import find_key, find_kind, find_model, make_command
 from firesteel.lab.servers.server_exit import ServerExit
 from firesteel.lab.servers.supervisor import ServerCommand, ServerFailed, SupervisedServer, find_free_port

@@ -49,6 +49,8 @@ LIBRARY = re.compile(r"(/\S*?/(?:site-packages|dist-packages)/([^/\s]+))/\S*\.so
 class ImportedPackage:
     file: str = ""
     version: str = ""
+    commit: str | None = None  # of the checkout that holds it, or that it was built from
+    is_dirty: bool | None = None  # the checkout differs from that commit
 
     @property
     def folder(self) -> str:
