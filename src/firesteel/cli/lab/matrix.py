@@ -18,12 +18,13 @@ from firesteel.cli.tables import new_table, say, show
 from firesteel.config import hide_secrets
 from firesteel.device import find_device
 from firesteel.lab.bench.plan import BenchPlan
+from firesteel.lab.engine_info import EngineInfo
 from firesteel.lab.matrix.gates_file import GatesFile, choose_gates, read_gates_file
 from firesteel.lab.matrix.matrix import CELLS, run_matrix
 from firesteel.lab.matrix.result import DONE, SMALL, CellOutcome, Matrix, MatrixResult
 from firesteel.lab.path.slots import SlotState, SlotTable
 from firesteel.lab.report.report import write_report
-from firesteel.lab.result import RESULT, EngineInfo, LabResult
+from firesteel.lab.result import RESULT, LabResult
 from firesteel.lab.spec_check import check_matrix
 from firesteel.lab.surroundings import StatedSurroundings
 from firesteel.lab.verdict import Verdict
