@@ -6,10 +6,11 @@ from pathlib import Path
 
 from firesteel.errors import UserError
 from firesteel.lab.client.wire import find_root
-from firesteel.lab.level import KERNEL_PATH, MATRIX, REGRESSION
+from firesteel.lab.level import CORRECTNESS, KERNEL_PATH, MATRIX, REGRESSION
 from firesteel.lab.matrix.gates import parse_gates
 from firesteel.lab.path.engine_rules import EngineRules, load_rules
 from firesteel.lab.path.expectation import check_names, parse_expectations
+from firesteel.lab.reference.recorded import read_reference
 from firesteel.lab.result import read_result
 from firesteel.lab.servers.commands import HOST, find_kind, make_words
 from firesteel.lab.spec import LabSpec
@@ -24,6 +25,8 @@ def check_spec(spec: LabSpec) -> None:
         make_words(spec.engine, model=spec.model, port=1, folder=Path(HOST))
     if spec.reference_url:
         find_root(spec.reference_url)
+    if spec.reference and CORRECTNESS in spec.levels:
+        read_reference(Path(spec.reference))
     if spec.gates and MATRIX in spec.levels:
         if spec.url:
             raise UserError("--gates: each cell needs its own server, and --url names one that is running already")
