@@ -118,7 +118,8 @@ def run_words(spec: LabSpec, out: Path) -> tuple[str, ...]:
 def matrix_words(matrix: Matrix, out: Path) -> tuple[str, ...]:
     """Returns the words of `lab matrix`; its gates and configurations are in the file that `make_files` returns."""
     settings = ["--engine", matrix.engine, "--model", matrix.model, "--cell-s", str(matrix.cell_s)]
-    texts = {"--path": matrix.path, "--expect": matrix.expect, "--reference-url": matrix.reference_url}
+    texts = {"--path": matrix.path, "--expect": matrix.expect, "--reference": matrix.reference}
+    texts["--reference-url"] = matrix.reference_url
     switches = {"--full": matrix.plan.pp != SMALL.pp, "--keep-going": matrix.keep_going}
     given = [word for flag, value in texts.items() if value for word in (flag, value)]
     given += [flag for flag, is_on in switches.items() if is_on]

@@ -83,6 +83,9 @@ class LabSpec:
     baseline: str = setting("", "earlier result for level 5 (default: the first run in --out)")
     slower: float = setting(3.0, "slowdown in percent that fails level 5")
     more_gb: float = setting(1.0, "growth of peak memory in GB that fails level 5")
+    reference: str = setting(
+        "", "reference for level 2 that firesteel lab reference recorded from a trusted server"
+    )
     reference_url: str = setting("", "reference server for level 2 (default: compute locally, small models only)")
     quick: bool = setting(False, "take minutes on a CPU; the report lists what was reduced", identifies=True)
     debug: bool = setting(
@@ -131,6 +134,8 @@ class LabSpec:
             parse_levels(self.level)
         if self.url and self.flags:
             raise UserError("flags for an engine cannot be combined with --url: that server already runs")
+        if self.reference and self.reference_url:
+            raise UserError("--reference and --reference-url name two references: leave one out")
         self._check_stress()
         _ = self.bench_plan, parse_formats(self.formats)  # raise for impossible values
 

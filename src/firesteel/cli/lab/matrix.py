@@ -54,6 +54,7 @@ def lab_matrix(
         str, typer.Option(help="kernel path that cells must run, unless their configuration says")
     ] = "",
     expect: Annotated[str, typer.Option(help="values of slots of the kernel path, such as moe=cutlass")] = "",
+    reference: Annotated[str, typer.Option(help="recorded reference for level 2 of every cell")] = "",
     reference_url: Annotated[str, typer.Option(help="reference server for level 2 of every cell")] = "",
     full: Annotated[
         bool, typer.Option("--full", help="run the whole benchmark and level 2 in every cell, not parts of them")
@@ -88,6 +89,7 @@ def lab_matrix(
         quick=not full,
         path=path,
         expect=expect,
+        reference=reference,
         reference_url=reference_url,
         keep_going=keep_going,
         cell_s=cell_s,

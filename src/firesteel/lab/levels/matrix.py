@@ -53,6 +53,7 @@ def make_matrix(spec: LabSpec, default: Sequence[str] = ()) -> Matrix:
         plan=replace(SMALL, runs=1) if spec.quick else SMALL,
         path=spec.path,
         expect=spec.expect,
+        reference=spec.reference,
         reference_url=spec.reference_url,
         keep_going=spec.keep_going,
         cell_s=spec.ready_s + CELL_S,

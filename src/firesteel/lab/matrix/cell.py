@@ -33,6 +33,7 @@ def make_cell(matrix: Matrix, chosen: Mapping[str, str]) -> CellSpec:
         flags=(*matrix.flags, *configuration.flags, *gate_flags),
         path=configuration.path or matrix.path,
         expect=configuration.expect or matrix.expect,
+        reference=matrix.reference,
         reference_url=matrix.reference_url,
         quick=matrix.quick,
         debug=matrix.debug,

@@ -54,6 +54,7 @@ class Matrix:
     quick: bool = True  # of its level 2
     path: str = ""  # of cells whose configuration has none, as is `expect`
     expect: str = ""
+    reference: str = ""  # of level 2, as is `reference_url`
     reference_url: str = ""
     keep_going: bool = False  # True: measure cells whose kernel path failed
     cell_s: float = 3600.0  # time limit of a cell
