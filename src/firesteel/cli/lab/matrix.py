@@ -11,7 +11,7 @@ from rich.text import Text
 
 from firesteel.atomic import write_atomically
 from firesteel.cli.folder import writing_to
-from firesteel.cli.lab.board import STYLES
+from firesteel.cli.lab.run_table import STYLES
 from firesteel.cli.lab.run import lab
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
