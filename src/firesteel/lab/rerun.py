@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from firesteel.config import HIDDEN, PREFIX, shown_environment
@@ -35,10 +35,10 @@ WRITING_VERBS = ("bench", "lab", "profile")  # their --out is the folder of thei
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
     words: tuple[str, ...]  # after the program's name
-    files: dict[Path, str]  # to write before, by path
     environment: dict[str, str]  # variables to set
     without: tuple[str, ...]  # variables to remove, because they were not set then
     differences: list[str]  # of the surroundings
+    files: dict[Path, str] = field(default_factory=dict)  # to write before, by path
 
 
 def plan_rerun(result: LabResult, now: StatedSurroundings, out: Path) -> Rerun:
