@@ -111,6 +111,23 @@ def test_key_in_the_command_is_in_neither_result_nor_report(run, tmp_path, monke
     assert len(written) == 3 and not any("sk-123" in text for text in written)
 
 
+@pytest.mark.slow
+def test_variables_of_firesteel_change_the_kernel_path_of_a_cell(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("FIRESTEEL_PREFIX_CACHING", "on")
+    gates = ["--gates", "env:FIRESTEEL_KV_DTYPE=without,fp8", "--gates", "env:FIRESTEEL_PREFIX_CACHING=off"]
+    result = run("lab", "matrix", *gates, "--out", str(tmp_path), "--", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    content = json.loads((tmp_path / "result.json").read_text())["matrix"]
+    plain, fp8 = content["cells"]
+    assert plain["environment"] == {"FIRESTEEL_PREFIX_CACHING": "off"}
+    assert fp8["environment"] == {"FIRESTEEL_KV_DTYPE": "fp8", "FIRESTEEL_PREFIX_CACHING": "off"}
+    assert [cell["slots"]["slots"]["kv"]["value"] for cell in (plain, fp8)] == ["fp32", "fp8"]
+    assert [cell["verdict"] for cell in (plain, fp8)] == ["passed", "passed"]
+    assert sorted(cell["rank"] for cell in (plain, fp8)) == [1, 2]
+    levels = json.loads((tmp_path / fp8["folder"] / "result.json").read_text())["levels"]
+    assert [level["level"] for level in levels] == ["1.5", "2", "4"]
+
+
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
     """The command of a server whose engine is unknown."""

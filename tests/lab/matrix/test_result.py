@@ -24,13 +24,13 @@ def cell(speed, *, unranked="", verdict=Verdict.PASSED, **figures):
 
 def test_cells_rank_by_the_speed_of_decoding_and_equal_ones_share_a_rank():
     result = summarise(Matrix(gates={}), [cell(30.0), cell(50.0), cell(50.0), cell(10.0)])
-    assert [found.rank for found in result.cells] == [3, 1, 1, 4]
+    assert [outcome.rank for outcome in result.cells] == [3, 1, 1, 4]
 
 
 def test_cell_that_is_not_proven_is_kept_without_a_rank_and_is_not_best():
     fast = cell(99.0, unranked="kernel path failed: moe=marlin", verdict=Verdict.FAILED, ttft_ms=1.0)
     result = summarise(Matrix(gates={}), [cell(30.0, ttft_ms=9.0), fast, cell(50.0, ttft_ms=5.0)])
-    assert [found.rank for found in result.cells] == [2, None, 1]
+    assert [outcome.rank for outcome in result.cells] == [2, None, 1]
     assert result.cells[1].figures["tg_tok_s"] == 99.0
     assert result.find_best("tg_tok_s") == 50.0 and result.find_best("ttft_ms") == 5.0
     assert result.find_best("pp_tok_s") is None
