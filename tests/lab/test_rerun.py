@@ -8,9 +8,10 @@ import pytest
 
 from firesteel.config import HIDDEN
 from firesteel.errors import UserError
+from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.matrix.gates_file import choose_gates, read_gates_file
 from firesteel.lab.matrix.matrix import CELLS, CLAIM
-from firesteel.lab.matrix.result import Configuration, Matrix, summarise
+from firesteel.lab.matrix.result import SMALL, Configuration, Matrix, summarise
 from firesteel.lab.rerun import WRITING_VERBS, plan_rerun
 from firesteel.lab.result import LabResult, parse_result
 from firesteel.lab.spec import LabSpec
@@ -110,6 +111,26 @@ def test_matrix_becomes_its_gates_and_configurations(tmp_path):
     file = read_gates_file(path, engine="vllm")
     assert (file.configurations, file.environment) == ((best,), matrix.environment)
     assert choose_gates([], file, engine="vllm") == gates
+
+
+@pytest.mark.parametrize(
+    ("plan_of_cells", "quick", "words"),
+    [
+        (SMALL, True, ()),
+        (
+            SMALL.with_settings(pp=(2048,), depths=(0, 4096), runs=5),
+            True,
+            ("--pp", "2048", "--depths", "0,4096", "--runs", "5"),
+        ),
+        (BenchPlan(), False, ("--full",)),
+        (BenchPlan(), True, ("--full",)),  # of an earlier version
+        (BenchPlan().with_settings(tg=(64,)), False, ("--tg", "64", "--full")),
+    ],
+)
+def test_workloads_of_a_matrix_are_those_of_its_rerun(plan_of_cells, quick, words):
+    matrix = Matrix(gates={"sinks": ("on",)}, plan=plan_of_cells, quick=quick)
+    found = plan({"matrix": summarise(matrix, []).as_dict()}).words
+    assert found[found.index("--cell-s") + 2 : found.index("--out")] == words
 
 
 def test_matrix_of_a_hidden_secret_is_not_rerun():

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from firesteel.config import HIDDEN, PREFIX, shown_environment
 from firesteel.errors import UserError
+from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.engine_differences import find_engine_now, list_engine_differences
 from firesteel.lab.matrix.gates_file import to_toml
 from firesteel.lab.matrix.matrix import CELLS, CLAIM
@@ -28,6 +29,7 @@ PLACES = re.compile(
 )
 SEARCH_PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")  # restored if their folders exist here
 OF_USER = re.compile(r"^(PYTHON|HF_)")  # set for all programs of a user: not removed if they were not set then
+WORKLOAD = ("pp", "tg", "depths", "runs")  # fields of a plan that are flags of `lab matrix`
 GATES = "gates.toml"  # in the folder of a matrix's rerun
 WRITING_VERBS = ("bench", "lab", "profile")  # their --out is the folder of their results
 
@@ -120,11 +122,20 @@ def matrix_words(matrix: Matrix, out: Path) -> tuple[str, ...]:
     settings = ["--engine", matrix.engine, "--model", matrix.model, "--cell-s", str(matrix.cell_s)]
     texts = {"--path": matrix.path, "--expect": matrix.expect, "--reference": matrix.reference}
     texts["--reference-url"] = matrix.reference_url
-    switches = {"--full": matrix.plan.pp != SMALL.pp, "--keep-going": matrix.keep_going}
+    usual = SMALL if matrix.quick and matrix.plan != BenchPlan() else BenchPlan()
+    texts |= {f"--{name}": join_numbers(getattr(matrix.plan, name), getattr(usual, name)) for name in WORKLOAD}
+    switches = {"--full": usual == BenchPlan(), "--keep-going": matrix.keep_going}
     given = [word for flag, value in texts.items() if value for word in (flag, value)]
     given += [flag for flag, is_on in switches.items() if is_on]
     flags = ["--", *matrix.flags] if matrix.flags else []
     return ("lab", "matrix", "--gates-file", str(out / GATES), *settings, *given, "--out", str(out), *flags)
+
+
+def join_numbers(value: int | Sequence[int], usual: int | Sequence[int]) -> str:
+    """Returns numbers as they are typed; nothing if they are the usual ones."""
+    if value == usual:
+        return ""
+    return str(value) if isinstance(value, int) else ",".join(map(str, value))
 
 
 def make_files(result: LabResult, out: Path) -> dict[Path, str]:

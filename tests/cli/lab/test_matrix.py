@@ -12,8 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from firesteel.cli.lab.matrix import matrix_table
-from firesteel.lab.matrix.result import CellOutcome, Matrix, summarise
+from firesteel.cli.lab.matrix import make_plan, matrix_table
+from firesteel.errors import UserError
+from firesteel.lab.bench.plan import BenchPlan
+from firesteel.lab.matrix.result import SMALL, CellOutcome, Matrix, summarise
 from firesteel.lab.path.slots import SlotRow, SlotState, make_table
 from firesteel.lab.verdict import Verdict
 
@@ -181,6 +183,15 @@ def test_matrix_stops_its_cell_on_sigterm_and_continues_later(run, tmp_path, sta
 def test_wrong_settings_are_refused_before_anything_starts(run, tmp_path, words, error):
     result = run("lab", "matrix", *words, "--out", str(tmp_path / "out"))
     assert error in str(result.exception) and not (tmp_path / "out").exists()
+
+
+def test_sizes_replace_those_of_the_small_or_the_whole_benchmark():
+    small = make_plan(False, None, pp="512,2048", tg="", depths="0,4096")
+    assert (small.pp, small.tg, small.depths, small.runs) == ((512, 2048), SMALL.tg, (0, 4096), SMALL.runs)
+    assert make_plan(True, None, pp="", tg="", depths="") == BenchPlan()
+    assert make_plan(False, 7, pp="", tg="", depths="").runs == 7
+    with pytest.raises(UserError, match="--pp many: expected"):
+        make_plan(False, None, pp="many")
 
 
 def test_table_has_ranks_verdicts_slots_and_reasons():

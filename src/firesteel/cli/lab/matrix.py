@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from firesteel.atomic import write_atomically
+from firesteel.cli.bench.options import parse_numbers
 from firesteel.cli.folder import writing_to
-from firesteel.cli.lab.run_table import STYLES
 from firesteel.cli.lab.run import lab
+from firesteel.cli.lab.run_table import STYLES
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import hide_secrets
@@ -59,6 +60,10 @@ def lab_matrix(
     full: Annotated[
         bool, typer.Option("--full", help="run the whole benchmark and level 2 in every cell, not parts of them")
     ] = False,
+    pp: Annotated[str, typer.Option(help="tokens per prompt, such as 512,2048 (default: 128)")] = "",
+    tg: Annotated[str, typer.Option(help="tokens per answer (default: 32)")] = "",
+    depths: Annotated[str, typer.Option(help="tokens of context before the prompt (default: 0)")] = "",
+    runs: Annotated[int | None, typer.Option(help="counted runs of each workload (default: 3)")] = None,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="measure cells whose kernel path failed too; they have no rank")
     ] = False,
@@ -85,7 +90,7 @@ def lab_matrix(
         model=model,
         flags=(*file.flags, *(flags or ())),
         environment=file.environment,
-        plan=BenchPlan() if full else SMALL,
+        plan=make_plan(full, runs, pp=pp, tg=tg, depths=depths),
         quick=not full,
         path=path,
         expect=expect,
@@ -96,14 +101,7 @@ def lab_matrix(
     )
     check_matrix(matrix)
     with writing_to(out):
-        measured = run_matrix(matrix, out / CELLS, on_progress=say, again=again)
-        result = LabResult(
-            engine=EngineInfo(name=hide_secrets((engine,))[0], model=model),
-            matrix=measured,
-            surroundings=StatedSurroundings.now(find_device()),
-        )
-        write_atomically(out / RESULT, result.as_dict())
-        page = write_report(result, out)[0]
+        measured, page = measure_and_report(matrix, out, again=again)
     if as_json:
         print_json(measured.as_dict())
     else:
@@ -111,6 +109,24 @@ def lab_matrix(
         say(f"{measured.words}; heat map: {page}")
     if measured.verdict is Verdict.FAILED or not allow_unjudged:
         raise typer.Exit(measured.verdict.exit_code)
+
+
+def measure_and_report(matrix: Matrix, out: Path, *, again: bool) -> tuple[MatrixResult, Path]:
+    """Returns the result and the path of the page."""
+    measured = run_matrix(matrix, out / CELLS, on_progress=say, again=again)
+    result = LabResult(
+        engine=EngineInfo(name=hide_secrets((matrix.engine,))[0], model=matrix.model),
+        matrix=measured,
+        surroundings=StatedSurroundings.now(find_device()),
+    )
+    write_atomically(out / RESULT, result.as_dict())
+    return measured, write_report(result, out)[0]
+
+
+def make_plan(full: bool, runs: int | None, **sizes: str) -> BenchPlan:
+    """Returns the workloads of a cell; the table shows the first, the cell's own report all."""
+    given = {name: parse_numbers(f"--{name}", text, 0, None) for name, text in sizes.items() if text}
+    return (BenchPlan() if full else SMALL).with_settings(runs=runs, **given)
 
 
 def matrix_table(measured: MatrixResult) -> Table:
