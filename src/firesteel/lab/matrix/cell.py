@@ -17,10 +17,11 @@ from firesteel.lab.spec import LabSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellSpec:
-    """The input of a cell's process, which has the cell's variables in its environment."""
+    """The input of a cell's process, which has the values of its variables in its environment."""
 
     chosen: dict[str, str]
     spec: LabSpec
+    variables: tuple[str, ...]  # names of those that it sets
 
 
 def make_cell(matrix: Matrix, chosen: Mapping[str, str]) -> CellSpec:
@@ -43,7 +44,7 @@ def make_cell(matrix: Matrix, chosen: Mapping[str, str]) -> CellSpec:
         keep_going=matrix.keep_going,
         **find_workload(matrix.plan),
     )
-    return CellSpec(chosen=dict(chosen), spec=spec)
+    return CellSpec(chosen=dict(chosen), spec=spec, variables=tuple(find_environment(matrix, chosen)))
 
 
 def find_workload(plan: BenchPlan) -> dict[str, Any]:
