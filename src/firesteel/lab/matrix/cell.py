@@ -60,7 +60,7 @@ def measure_server(spec: CellSpec, folder: Path) -> BenchResult:
                 command.url,
                 plan=matrix.plan,
                 api_key=api.api_key,
-                pid=server.processes.leader,
+                pid=server.processes.leader or None,
                 startup_s=server.startup_s,
                 timeout_s=api.timeout_s,
             )
