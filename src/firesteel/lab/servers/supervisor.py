@@ -155,9 +155,10 @@ class SupervisedServer:
             url=self.command.url,
             diagnosis=diagnosis,
             log=self.log,
-            environment=self._environment,
+            environment=self._environment if self.container is None else self.container.environment,
+            container={} if self.container is None else self.container.as_dict(),
             processes=processes,
-            kernel_messages=self._kernel_log.messages_or_reason(),
+            kernel_messages=self._kernel_log.messages_or_reason(self.processes.names),
             nvidia_smi=nvidia_smi,
             step=self.step,
             stopped=stopped.as_dict(),
@@ -246,7 +247,7 @@ class SupervisedServer:
     def _diagnose(self, code: int | None, silent_s: float | None = None) -> Diagnosis:
         secrets = find_secret_flags(self.command.words).values()  # engines log their flags
         lines = hide_values(read_tail(self.log), secrets)
-        kernel = self._kernel_log.new_messages()
+        kernel = self._kernel_log.new_messages(self.processes.names)
         return self._server.explain(diagnose_exit(code, lines, step=self.step, kernel=kernel, silent_s=silent_s))
 
     def _diagnose_running(self, kind: str, words: str) -> Diagnosis:

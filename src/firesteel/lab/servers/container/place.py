@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from firesteel.lab.path.place import HostPlace, is_python
@@ -28,17 +28,16 @@ class ContainerPlace:
         runtime: ContainerRuntime,
         container: str,
         processes: ContainerProcesses,
-        variables: Sequence[str],  # NAME=VALUE, of the container's configuration
+        environment: Mapping[str, str],
     ) -> ContainerPlace:
-        """Takes the environment of the server's process if this user may read it, else the container's."""
+        """Takes the environment of the server's process if this user may read it, else that of the container."""
         seen = HostPlace.of(processes.find())
-        own = {name: value for name, _, value in (variable.partition("=") for variable in variables)}
         programs = [command.split()[0] for command in processes.list_commands() if command]
         return cls(
             runtime=runtime,
             container=container,
             interpreter=next(filter(is_python, programs), ""),
-            environment=seen.environment or own,
+            environment=seen.environment or environment,
             folder=seen.folder,
         )
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from firesteel.lab.path.place import Place
 from firesteel.lab.servers.container.guard import ContainerGuard
@@ -56,8 +57,18 @@ class ContainerServer:
 
     @property
     def place(self) -> Place:
+        return ContainerPlace.of(self.runtime, self.container, self.processes, self.environment)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of its configuration; an entry point may add to them."""
         variables = self._state.get("Config", {}).get("Env") or []
-        return ContainerPlace.of(self.runtime, self.container, self.processes, variables)
+        return {name: value for name, _, value in (variable.partition("=") for variable in variables)}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Describes it for a crash bundle."""
+        state = self._state.get("State", {})
+        return {"id": self.container, "image": self.image, "digest": self.digest, "state": state}
 
     def poll(self) -> int | None:
         """Returns the exit code, or None while it runs."""
