@@ -20,7 +20,7 @@ FAKE = Path(__file__).parents[2] / "fake_server.py"
 @dataclass
 class StandIn:
     folder: Path
-    runtime: ContainerRuntime = ContainerRuntime(("docker",))
+    runtime: ContainerRuntime
 
     def run(self, *words):
         return subprocess.run(["docker", *words], capture_output=True, encoding="utf-8", check=False)
@@ -28,7 +28,7 @@ class StandIn:
     def containers(self, *words):
         return self.run("ps", "--all", "--quiet", *words).stdout.split()
 
-    def command(self, way="well", *, options="", image="vllm/fake", program="", flags=(), **fields):
+    def command(self, way="well", *, options="", image="vllm/vllm-fake", program="", flags=(), **fields):
         """Returns the command of a fake server in a container, as the lab makes it."""
         program = program or f"{sys.executable} -S {FAKE} {{port}} {way}"
         engine = f"docker run {options} -p {{port}}:{{port}} {image} {program}"
@@ -40,14 +40,14 @@ class StandIn:
 def docker(tmp_path, monkeypatch):
     folder = tmp_path / "docker"
     folder.mkdir()
-    (folder / "images").write_text("vllm/fake\n")
+    (folder / "images").write_text("vllm/vllm-fake\n")
     program = tmp_path / "bin" / "docker"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -S {STAND_IN} "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("STAND_IN", str(folder))
-    stand_in = StandIn(folder)
+    stand_in = StandIn(folder, ContainerRuntime(("docker",)))
     yield stand_in
     with contextlib.suppress(FileNotFoundError):
         (folder / "broken").unlink()

@@ -1,17 +1,18 @@
 """A program that behaves like docker, for tests: containers are processes of this machine.
 
-Kept as docker does it (docker 28; podman's answers differ in wording only): detached containers under a shim that
-has the id among its arguments; exit codes 125 (the runtime failed), 127 (no such program) and 128 + signal; a failed
-`run` leaves a container in the state "created"; PID 1 does not get signals that it does not handle, but SIGKILL;
-`--memory` kills and sets OOMKilled; `wait` prints the code; `logs --follow` begins at the start and ends with the
-container; unknown containers, exec in a stopped one and rm of a running one are errors with docker's words; the
-daemon passes on no variables but those of --env; `compose` labels its containers with project and service.
+Kept as docker does it (docker 28; podman's answers differ in wording only):
+- containers are detached, under a shim that has the id among its arguments; a failed `run` leaves one "created";
+- exit codes 125 (the runtime failed), 127 (no such program) and 128 + signal; `wait` prints them;
+- PID 1 gets no signals that it does not handle, but SIGKILL; `--memory` kills and sets OOMKilled;
+- `logs --follow` begins at the start and ends with the container; the daemon passes on no variables but --env;
+- unknown containers, exec in a stopped one and rm of a running one are errors with docker's words;
+- `compose` labels its containers with project and service.
 
 Not kept: no isolation of files, processes or networks, so a published port must equal the port inside; an image is
 only a name; compose files are JSON (which is YAML) and have no interpolation but $$.
 
-The folder in STAND_IN holds `images` (names on this machine), `registry` (names that can be pulled) and a folder per
-container. `broken` in it makes every command fail as without a daemon.
+The folder in STAND_IN holds `images` (names on this machine), `registry` (names that can be pulled) and a folder
+per container. `broken` in it makes every command fail as without a daemon.
 """
 
 import json

@@ -33,7 +33,10 @@ def test_server_is_followed_measured_asked_and_removed(docker, tmp_path):
         assert place.environment["PYTHONFAULTHANDLER"] == "1"  # for stacks in the log
         imports = find_imports(place, ["json", "no_such_package"])
         assert imports.python == "{}.{}.{}".format(*sys.version_info) and imports.packages["json"].file
-        assert server.container.image == "vllm/fake" and server.container.digest == f"vllm/fake@sha256:{'ab' * 32}"
+        assert (
+            server.container.image == "vllm/vllm-fake"
+            and server.container.digest == f"vllm/vllm-fake@sha256:{'ab' * 32}"
+        )
     assert server.exit.is_clean and server.exit.how == "on SIGTERM" and server.exit.exit_code == 0
     assert "loading" in server.log.read_text() and docker.containers() == [] and is_free(command.address)
 
@@ -42,7 +45,7 @@ def test_crash_is_diagnosed_by_the_log_and_the_container_is_in_the_bundle(docker
     error = fail(docker.command("import-error", options="-e VLLM_X=1"), tmp_path / "out")
     assert error.diagnosis.kind == "import-error" and "exited with code 1 at start-up" in error.diagnosis.words
     around = json.loads((error.bundle / "report.json").read_text())["surroundings"]
-    assert around["container"]["image"] == "vllm/fake" and around["container"]["state"]["ExitCode"] == 1
+    assert around["container"]["image"] == "vllm/vllm-fake" and around["container"]["state"]["ExitCode"] == 1
     assert around["environment"]["VLLM_X"] == "1" and docker.containers() == []
 
 
@@ -86,7 +89,7 @@ def test_container_that_somebody_else_removes_is_noticed(docker, tmp_path):
     ],
 )
 def test_container_that_does_not_start_has_the_runtimes_reason_and_a_cure(fields, words, cure, docker, tmp_path):
-    docker.run("run", "-d", "--name", "taken", "vllm/fake", "sleep", "60")
+    docker.run("run", "-d", "--name", "taken", "vllm/vllm-fake", "sleep", "60")
     error = fail(docker.command(**fields), tmp_path / "out")
     assert (
         error.diagnosis.kind == "container"
@@ -106,9 +109,9 @@ def test_missing_program_in_the_image_leaves_no_created_container(docker, tmp_pa
 @pytest.mark.slow
 def test_missing_image_is_pulled_before(docker, tmp_path):
     (docker.folder / "images").write_text("")
-    (docker.folder / "registry").write_text("vllm/fake\n")
+    (docker.folder / "registry").write_text("vllm/vllm-fake\n")
     with SupervisedServer(docker.command(), tmp_path / "out") as server:
-        assert server.container.image == "vllm/fake"
+        assert server.container.image == "vllm/vllm-fake"
 
 
 def test_absent_daemon_is_named_with_its_cure(docker, tmp_path):

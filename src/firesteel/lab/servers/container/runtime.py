@@ -122,4 +122,4 @@ class ContainerRuntime:
 
 def _read_row(row: Sequence[str]) -> TopRow:
     pid, parent, rss, state, command = row
-    return TopRow(int(pid), int(parent), int(rss) * 1024 if rss.isdigit() else 0, state[:1], command)
+    return TopRow(int(pid), int(parent), int(rss) * 1024 if rss.isdigit() else 0, state[:1], command.strip())
