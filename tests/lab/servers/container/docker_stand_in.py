@@ -254,6 +254,9 @@ def stop(words):
 def rm(words):
     given, names = options(words)
     for name in names:
+        if "--force" in given and not any(folder.name == name for folder in containers()):
+            print(f"Error response from daemon: No such container: {name}", file=sys.stderr)  # not a failure
+            continue
         folder = find(name)
         if read(folder)["State"]["Running"]:
             if "--force" not in given:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 COMMAND_S = 60.0
 EXEC_S = 180.0  # importing vLLM takes a minute on a busy machine
 LABEL = "firesteel.lab"  # of every container that the lab starts; its value names the server
+UNKNOWN = re.compile("no such (container|object)", re.IGNORECASE)
 PS_COLUMNS = ("pid", "ppid", "rss", "stat", "args")  # of docker, whose top takes options of ps
 TOP_COLUMNS = ("hpid", "ppid", "rss", "state", "args")  # of podman
 
@@ -60,7 +62,7 @@ class ContainerRuntime:
         """Returns None if there is no such container, and an empty mapping if the runtime does not answer."""
         answer = self.ask("inspect", "--type", "container", container)
         if answer.code:
-            return None if "no such" in answer.error.lower() else {}
+            return None if UNKNOWN.search(answer.error) else {}
         rows = json.loads(answer.output)
         return dict(rows[0]) if rows else None
 
