@@ -32,19 +32,20 @@ class ContainerServer:
     def __init__(self, launch: ContainerLaunch, server: str, environment: Mapping[str, str], log: Path) -> None:
         self.launch, self.runtime, self.log = launch, launch.runtime, log
         self.left = ""  # why its container is still there
+        self.container = ""
+        self._code: int | None = None
         self._label = f"{LABEL}={server}"
         self._guard = ContainerGuard(self.runtime, server)
         try:
             self.container = launch.start(server, environment, log)
+            self._state = self.runtime.inspect(self.container) or {}
+            pid = int(self._state.get("State", {}).get("Pid") or 0)
+            self.processes = ContainerProcesses(self.runtime, self.container, pid)
+            self._follower = self.runtime.follow(self.container, log)
+            self._waiter = self.runtime.wait(self.container)
         except BaseException:
             self._remove_all()
             raise
-        self._state = self.runtime.inspect(self.container) or {}
-        pid = int(self._state.get("State", {}).get("Pid") or 0)
-        self.processes = ContainerProcesses(self.runtime, self.container, pid)
-        self._follower = self.runtime.follow(self.container, log)
-        self._waiter = self.runtime.wait(self.container)
-        self._code: int | None = None
 
     @property
     def image(self) -> str:
@@ -144,7 +145,9 @@ class ContainerServer:
         return int(state.get("ExitCode", KILLED)) if state.get("Status") in ("exited", "dead") else None
 
     def _remove_all(self) -> None:
-        containers = self.runtime.find_labelled(self._label)
+        """Removes its container, and those that its start created beside it."""
+        known = [self.container] if self.container else []
+        containers = dict.fromkeys([*known, *self.runtime.find_labelled(self._label)])
         reasons = [
             f"{container[:12]}: {why}" for container in containers if (why := self.runtime.remove(container))
         ]
