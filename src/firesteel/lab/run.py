@@ -179,7 +179,10 @@ class LabRun:
         if target.kind == "other" and target.read_ledger() is not None:
             target.kind = "firesteel"
         self.observer.progress("asking for versions")
-        self.engine = describe_engine(target, name=self.engine.name, device=self.device)
+        name = self.engine.name
+        if self.spec.url and target.kind != "other":
+            name = f"{target.kind} at {name}"
+        self.engine = describe_engine(target, name=name, device=self.device)
         return target
 
     def _run_level(self, level: Level, target: Target | None) -> None:

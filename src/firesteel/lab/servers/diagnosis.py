@@ -119,6 +119,7 @@ KERNEL_PATTERNS = (
 KINDS = (
     *dict.fromkeys(pattern.kind for pattern in (*LOG_PATTERNS, *KERNEL_PATTERNS)),
     "not-found",
+    "container",
     "exit",
     "signal",
     "hang",
