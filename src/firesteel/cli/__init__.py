@@ -42,6 +42,7 @@ load_verb(
     "lab.compare",
     "lab.judge",
     "lab.matrix",
+    "lab.reference",
     "lab.report",
     "lab.rerun",
     "lab.review",

@@ -35,6 +35,7 @@ class Diagnosis:
 KINDS = (
     *dict.fromkeys((*(known.kind for known in LOG_PATTERNS), OUT_OF_MEMORY, GPU_FAULT)),
     "not-found",
+    "container",
     "exit",
     "signal",
     "hang",
