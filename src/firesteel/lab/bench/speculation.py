@@ -1,8 +1,8 @@
 """Acceptance of drafted tokens during a benchmark, by the server's /metrics in Prometheus' text format.
 
 vLLM counts drafts, drafted and accepted tokens, and accepted ones by position; the differences of these counters
-are those of the benchmark. SGLang, started with --enable-metrics, has gauges of its latest steps only. llama.cpp and
-firesteel have no such metrics.
+are those of the benchmark. SGLang, started with --enable-metrics, has gauges of its latest steps only. llama.cpp
+and firesteel have no such metrics.
 """
 
 from __future__ import annotations

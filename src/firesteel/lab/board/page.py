@@ -1,0 +1,116 @@
+"""Writes the board as one HTML page without network requests; a script sorts its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from firesteel.lab.board.board import Board, BoardSection
+from firesteel.lab.board.tables import (
+    BoardTable,
+    show_measured,
+    tabulate_published,
+    tabulate_section,
+    tabulate_targets,
+    tabulate_unranked,
+)
+from firesteel.lab.report.charts import ChartLine, line_chart
+from firesteel.lab.report.document import PLAIN, Cell, Chart, Document, Fold, Paragraph, Part, Section, Table
+from firesteel.lab.report.headline import VERDICT_TONES
+from firesteel.lab.report.html import to_html
+
+FOLDER = Path(__file__).parent
+MOST_LINES = 4  # configurations in a chart, beside the published engines
+DAY_S = 86400.0
+
+
+def write_board(board: Board, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(to_page(board), encoding="utf-8")
+
+
+def to_page(board: Board) -> str:
+    style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("board.css", "sort.js"))
+    page = to_html(build_document(board))
+    return page.replace("</style>", f"{style}</style>", 1).replace("</body>", f"<script>{script}</script></body>")
+
+
+def build_document(board: Board) -> Document:
+    sections = [Section(section.title, _section(section)) for section in board.sections]
+    if board.unranked:
+        note = Paragraph("invalid: the benchmark does not count; unproven: path or answers could not be judged")
+        sections.append(Section("Not ranked", [note, _table(tabulate_unranked(board.unranked))]))
+    if board.unreadable:
+        rows = list(map(list, board.unreadable.items()))
+        sections.append(Section("Not readable", [Table(["file", "why"], rows)]))
+    if board.without_speed:
+        table = Table(["file"], [[path] for path in board.without_speed])
+        sections.append(Section("Without a speed", [Fold(f"{len(board.without_speed)} results", [table])]))
+    return Document(
+        title="firesteel lab board",
+        verdict=board.in_words(),
+        tone=VERDICT_TONES[board.verdict],
+        lines=[f"best so far of {section.title}: {_best(section)}" for section in board.sections],
+        sections=sections,
+    )
+
+
+def _best(section: BoardSection) -> str:
+    entry = section.best.entry
+    return f"{show_measured(entry.headline['tg_tok_s'])} tok/s by {entry.name}"
+
+
+def _section(section: BoardSection) -> Sequence[Part]:
+    parts: list[Part] = [_table(tabulate_section(section))]
+    if section.best.targets:
+        parts.append(_table(tabulate_targets(section.best.targets)))
+    if section.published:
+        parts += [Paragraph("Published figures of other engines"), _table(tabulate_published(section.published))]
+    return parts + [chart for chart in (_by_depth(section), _over_time(section)) if chart is not None]
+
+
+def _table(table: BoardTable) -> Table:
+    rows = [
+        [Cell(cell.text, PLAIN if cell.verdict is None else VERDICT_TONES[cell.verdict]) for cell in row]
+        for row in table.rows
+    ]
+    return Table(table.headings, rows, table.caption)
+
+
+def _by_depth(section: BoardSection) -> Chart | None:
+    """Draws the best configurations, and the published engines dashed."""
+    lines = [
+        ChartLine(
+            f"{ranked.rank}. {ranked.entry.engine}",
+            [(float(depth), figure.value) for depth, figure in ranked.entry.by_depth.items()],
+        )
+        for ranked in section.ranked[:MOST_LINES]
+    ]
+    lines += [
+        ChartLine(engine.name, [(float(depth), speed) for depth, speed in engine.tg_tok_s.items()], is_dashed=True)
+        for engine in section.published
+    ]
+    drawn = [line for line in lines if len(line.points) > 1]
+    if not drawn:
+        return None
+    note = f"the best {MOST_LINES}; dashed: published" if len(section.ranked) > MOST_LINES else "dashed: published"
+    drawing = line_chart(drawn, x_title="tokens of context", y_title="tok/s")
+    return Chart("Generation by depth", drawing, note=note if section.published else "")
+
+
+def _over_time(section: BoardSection) -> Chart | None:
+    """Draws every ranked run by its date, and the best so far."""
+    dated = sorted(
+        (datetime.fromisoformat(ranked.entry.time_utc).timestamp() / DAY_S, ranked.entry.speed)
+        for ranked in section.ranked
+        if ranked.entry.time_utc
+    )
+    if len(dated) < 2 or dated[0][0] == dated[-1][0]:
+        return None
+    days = [(day - dated[0][0], speed) for day, speed in dated]
+    best = [(day, max(speed for earlier, speed in days if earlier <= day)) for day, _ in days]
+    ticks = [days[-1][0] * part / 4 for part in range(5)]
+    lines = [ChartLine("runs", days), ChartLine("best so far", best, is_dashed=True)]
+    title = f"days since {min(ranked.entry.time_utc or '9' for ranked in section.ranked)[:10]}"
+    return Chart("Best so far", line_chart(lines, x_title=title, y_title="tok/s", ticks=ticks))
