@@ -19,7 +19,14 @@ from firesteel.lab.board.page import write_board
 from firesteel.lab.board.tables import BoardTable, tabulate_section, tabulate_targets, tabulate_unranked
 from firesteel.lab.board.targets import read_targets
 
-PAGE_ONLY = ("file", "measured", "TTFT ms", "doubts")  # columns for which a terminal has no room
+PAGE_ONLY = (
+    "file",
+    "measured",
+    "TTFT ms",
+    "TPOT ms",
+    "drafts",
+    "doubts",
+)  # columns for which a terminal has no room
 
 
 @lab.command(name="board")
@@ -33,8 +40,8 @@ def lab_board(
 ) -> None:
     """Show all results side by side: ranked by the speed of decoding if they are valid and proven.
 
-    With --targets, the exit code is 1 if the best configuration misses one and 3 if not all could be judged; without,
-    it is 3 if nothing is ranked.
+    With --targets, the exit code is 1 if the best configuration misses one, and 3 if not all could be judged;
+    without, it is 3 if nothing is ranked.
     """
     board = make_board(folders, read_targets(targets) if targets else None)
     if as_json:

@@ -31,7 +31,7 @@ class Collection:
 def collect_results(folders: Sequence[Path]) -> Collection:
     found = Collection()
     for path in find_files(folders):
-        name = os.path.relpath(path)
+        name = show_path(path)
         try:
             if path.name == CLAIM:
                 found.entries += read_cells(path)
@@ -40,8 +40,14 @@ def collect_results(folders: Sequence[Path]) -> Collection:
             else:
                 found.without_speed.append(name)
         except UserError as error:
-            found.unreadable[name] = str(error).removeprefix(f"{path}: ")
+            found.unreadable[name] = str(error).removeprefix(str(path)).lstrip(": ")
     return found
+
+
+def show_path(path: Path) -> str:
+    """Returns the path as seen from the working directory, if it is below that."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def find_files(folders: Sequence[Path]) -> list[Path]:
@@ -71,7 +77,7 @@ def read_cells(claim: Path) -> Iterator[BoardEntry]:
             continue
         gates = [f"{name}={value}" for name, value in outcome.gates.items()]
         entry = BoardEntry(
-            path=os.path.relpath(path),
+            path=show_path(path),
             engine=matrix.engine,
             model=find_public_name(matrix.model) or matrix.model,
             device=outcome.device or "unknown GPU",

@@ -11,6 +11,7 @@ from firesteel.lab.board.targets import PublishedEngine, TargetVerdict
 from firesteel.lab.verdict import Verdict, conclude
 
 ALL_DIFFER = 1  # entries below which every variable is shown
+TARGET_WORDS = {Verdict.PASSED: "met", Verdict.FAILED: "missed", Verdict.UNPROVEN: "not judged"}
 ANSWERS = {
     None: "not asked",
     Verdict.PASSED: "coherent",
@@ -60,8 +61,8 @@ def tabulate_section(section: BoardSection) -> BoardTable:
         ("file", lambda ranked: ranked.entry.path),
     ]
     caption = (
-        f"{section.workload}, one stream: medians, and the interval of the mean over runs (95 %); @ d: the answer's "
-        "speed after that many tokens of context"
+        f"{section.workload}, one stream: medians, and the interval of the mean over runs (95 %); "
+        "@ d: speed of the answer after that many tokens of context"
     )
     return make_table(columns, section.ranked, caption)
 
@@ -95,9 +96,7 @@ def tabulate_targets(verdicts: Iterable[TargetVerdict]) -> BoardTable:
             BoardCell(row.name),
             BoardCell(row.wanted),
             BoardCell("" if row.found is None else show_measured(row.found)),
-            BoardCell(
-                {Verdict.PASSED: "met", Verdict.FAILED: "missed"}.get(row.verdict, "not judged"), row.verdict
-            ),
+            BoardCell(TARGET_WORDS[row.verdict], row.verdict),
             BoardCell(row.reason),
         )
         for row in verdicts

@@ -35,7 +35,7 @@ class SpeedTarget:
         if self.figure not in FIGURES or bool(self.least) == bool(self.most):
             known = ", ".join(FIGURES)
             raise UserError(
-                f"a target of {self.figure!r} needs a figure of {known}, and either least or most by depth"
+                f"a target of {self.figure!r} must be of {known}, and have either least or most, by depth"
             )
 
 
