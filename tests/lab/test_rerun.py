@@ -62,9 +62,23 @@ def test_every_setting_is_a_flag_of_lab_run():
         requests=30,
         concurrency=3,
         sequential=9,
+        pp=(64, 128),
+        tg=(8,),
+        depths=(0,),
+        streams=(1, 4),
+        runs=2,
+        warmups=0,
+        temperature=0.5,
+        formats="dense=q8_0",
     )
     words = plan({"order": spec.as_dict()}).words
-    for pair in (("--requests", "30"), ("--concurrency", "3"), ("--sequential", "9")):
+    for pair in (
+        ("--requests", "30"),
+        ("--concurrency", "3"),
+        ("--sequential", "9"),
+        ("--pp", "64,128"),
+        ("--warmups", "0"),
+    ):
         assert pair in itertools.pairwise(words)
     shown = CliRunner().invoke(app, ["lab", "run", "--help"], env={"COLUMNS": "200"}).output
     assert all(word in shown for word in words if word.startswith("--") and word != "--")

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from firesteel.config import hide_in_text, hide_secrets
 from firesteel.errors import UserError
+from firesteel.lab.bench.formats import parse_formats
+from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.codec import from_json
 from firesteel.lab.level import (
     BENCHMARK,
@@ -27,6 +29,7 @@ DEFAULT_MODEL = "kindling"
 MAX_CONCURRENCY = 512  # each request takes a thread and a connection of this process
 HELP, IDENTIFIES, FLAGS = "help", "identifies", "flags"
 GIVEN = "given"  # identifies a run only if it was given: earlier versions did not have it
+NOT_GIVEN = (None, "", ())
 
 
 class StressSize(NamedTuple):
@@ -92,6 +95,30 @@ class LabSpec:
     sequential: int | None = setting(
         None, "requests of level 3 sent one after another (default: 100; 20 with --quick)"
     )
+    pp: tuple[int, ...] = setting(
+        (), "tokens per prompt in level 4 (default: 512,2048,8192; 128,512 with --quick)", identifies=GIVEN
+    )
+    tg: tuple[int, ...] = setting(
+        (), "tokens per answer in level 4 (default: 32,128; 32 with --quick)", identifies=GIVEN
+    )
+    depths: tuple[int, ...] = setting(
+        (),
+        "tokens of context before the prompt in level 4 (default: 0,4096,8192,16384,32768; 0,1024 with --quick)",
+        identifies=GIVEN,
+    )
+    streams: tuple[int, ...] = setting(
+        (), "concurrent streams in level 4 (default: 1,2,4,8,16,32; 1,4 with --quick)", identifies=GIVEN
+    )
+    runs: int | None = setting(None, "counted runs of each workload in level 4 (default: 5)", identifies=GIVEN)
+    warmups: int | None = setting(None, "uncounted runs before them (default: 1)", identifies=GIVEN)
+    formats: str = setting(
+        "",
+        "formats that the server holds, such as moe=mxfp4,dense=q8_0,kv=fp8, for shares of the roofline "
+        "(default: what server, flags and log state)",
+    )
+    temperature: float | None = setting(
+        None, "sampling temperature of level 4, 0 to 2 (default: the server's)", identifies=GIVEN
+    )
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -101,6 +128,21 @@ class LabSpec:
         if self.url and self.flags:
             raise UserError("flags for an engine cannot be combined with --url: that server already runs")
         self._check_stress()
+        _ = self.bench_plan, parse_formats(self.formats)  # raise for impossible values
+
+    @property
+    def bench_plan(self) -> BenchPlan:
+        """The workloads of level 4."""
+        usual = BenchPlan.quick() if self.quick else BenchPlan()
+        return usual.with_settings(
+            pp=self.pp,
+            tg=self.tg,
+            depths=self.depths,
+            concurrency=self.streams,
+            runs=self.runs,
+            warmups=self.warmups,
+            temperature=self.temperature,
+        )
 
     @property
     def names_model(self) -> bool:
@@ -152,13 +194,13 @@ class LabSpec:
 
     @property
     def reductions(self) -> list[str]:
-        """Lines for the report: what --quick leaves out, and a stress level smaller than usual."""
-        lines = {STRESS: self._reduced_stress()}
+        """Lines for the report: what --quick leaves out, and what is smaller than usual."""
+        plan = self.bench_plan
+        is_less = bool(set(BenchPlan().workloads()) - set(plan.workloads()))
+        lines = {STRESS: self._reduced_stress(), BENCHMARK: f"benchmark: {plan.in_words()}" if is_less else ""}
         if self.quick:
             lines |= {
                 CORRECTNESS: "correctness: 8 texts and 6 continuations instead of all texts and 24",
-                BENCHMARK: "benchmark: prompts of 128 and 512 tokens, answers of 32, depths 0 and 1024, "
-                "concurrency 1 and 4",
                 MATRIX: "matrix: 2 x 2 gates",
             }
         return [lines[level] for level in self.levels if lines.get(level)]
@@ -185,7 +227,10 @@ def parse_spec(content: Mapping[str, Any]) -> tuple[LabSpec, tuple[str, ...]]:
 
 
 def to_words(spec: LabSpec) -> list[str]:
-    """Returns the flags of `lab run` that give these settings; defaults and the engine's own flags are left out."""
+    """Returns the flags of `lab run` that give these settings; defaults and the engine's own flags are left out.
+
+    Numbers are joined by commas; texts, which may contain commas, repeat their flag.
+    """
     words = []
     for declared in dataclasses.fields(spec):
         value = getattr(spec, declared.name)
@@ -195,7 +240,8 @@ def to_words(spec: LabSpec) -> list[str]:
         if value is True:
             words.append(flag)
         else:
-            values = value if isinstance(value, tuple) else (value,)
+            numbers = isinstance(value, tuple) and all(isinstance(item, int) for item in value)
+            values = (",".join(map(str, value)),) if numbers else value if isinstance(value, tuple) else (value,)
             words += [word for item in values for word in (flag, str(item))]
     return words
 
@@ -205,5 +251,7 @@ def identity(spec: LabSpec) -> list[Any]:
     content = spec.as_dict()
     kinds = {declared.name: declared.metadata[IDENTIFIES] for declared in dataclasses.fields(spec)}
     always = [content[name] for name, kind in kinds.items() if kind is True]
-    given = [(name, content[name]) for name, kind in kinds.items() if kind == GIVEN and content[name]]
+    given = [
+        (name, content[name]) for name, kind in kinds.items() if kind == GIVEN and content[name] not in NOT_GIVEN
+    ]
     return always + given

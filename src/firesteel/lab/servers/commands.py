@@ -22,8 +22,8 @@ PROGRAMS = {
     "sglang": r"sglang(\..+)?",
     "llamacpp": "llama-server",
 }
-VLLM, VLLM_WITH_PLUGIN = "vllm", "vllm+firesteel"
-KINDS = ("firesteel", VLLM, VLLM_WITH_PLUGIN, "sglang", "llamacpp")
+VLLM, VLLM_WITH_PLUGIN, SGLANG, LLAMACPP = "vllm", "vllm+firesteel", "sglang", "llamacpp"
+KINDS = ("firesteel", VLLM, VLLM_WITH_PLUGIN, SGLANG, LLAMACPP)
 # vLLM loads our plugin wherever it is installed. Each kind says which gpt-oss it measures; a command line decides
 # for itself, and contains WITH_PLUGIN if it means the plugin, as in `env FIRESTEEL_VLLM=on vllm serve`.
 PLUGIN_SWITCHES = {VLLM: {PLUGIN_VARIABLE: "off"}, VLLM_WITH_PLUGIN: {PLUGIN_VARIABLE: "on"}}

@@ -23,7 +23,7 @@ ROW_BYTES: dict[str, Callable[[int], int]] = {
     "fp8": lambda values: values,
     "mxfp4": lambda values: 17 * -(-values // GROUP),
 }
-KV_BYTES = {"bf16": 2, "fp8": 1}  # per value
+KV_BYTES = {"bf16": 2.0, "fp8": 1.0, "q8_0": 34 / GROUP, "fp32": 4.0}  # per value
 NOT_RUN = "predicted, not yet run"
 
 
@@ -35,7 +35,8 @@ class RooflineError(UserError):
 class StepShape:
     """One pass over the network: each request adds `tokens` positions to the `context` it holds in the cache."""
 
-    dense: str = "bf16"  # format of qkv, o and lm_head; experts are MXFP4, the router bf16
+    moe: str = "mxfp4"  # format of the experts
+    dense: str = "bf16"  # format of qkv, o and lm_head; the router is bf16
     mxfp4_layers: tuple[str, ...] = ()  # layers among qkv, o and lm_head that are MXFP4 instead
     kv: str = "bf16"
     context: int = 0
@@ -44,8 +45,9 @@ class StepShape:
     distinct_experts: float | None = None  # read per layer; None assumes independent routing
 
     def __post_init__(self) -> None:
-        if self.dense not in ROW_BYTES:
-            raise RooflineError(f"dense = {self.dense}: must be one of {', '.join(ROW_BYTES)}")
+        for name in ("moe", "dense"):
+            if getattr(self, name) not in ROW_BYTES:
+                raise RooflineError(f"{name} = {getattr(self, name)}: must be one of {', '.join(ROW_BYTES)}")
         if self.kv not in KV_BYTES:
             raise RooflineError(f"kv = {self.kv}: must be one of {', '.join(KV_BYTES)}")
         for name, least in (("context", 0), ("requests", 1), ("tokens", 1)):
@@ -255,13 +257,14 @@ def _attention_ops(spec: ModelSpec, step: StepShape) -> tuple[OpCost, ...]:
 
 def _expert_ops(spec: ModelSpec, step: StepShape, experts: float) -> tuple[OpCost, ...]:
     layers, hidden, inter = spec.num_layers, spec.hidden_size, spec.intermediate_size
+    row_bytes = ROW_BYTES[step.moe]
 
     def matmul(part: str, rows: int, columns: int) -> OpCost:
         return OpCost(
             op="moe_matmul",
             part=part,
             calls=layers,
-            matrix_bytes=layers * experts * rows * ROW_BYTES["mxfp4"](columns),
+            matrix_bytes=layers * experts * rows * row_bytes(columns),
             vector_bytes=layers * experts * rows * BF16,
             flops=2.0 * layers * spec.num_active * rows * columns * step.all_tokens,
         )
