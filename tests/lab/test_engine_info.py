@@ -15,7 +15,7 @@ FULL = EngineInfo(
     commit="0123456789abcdef",
     is_dirty=False,
     packages={"torch": "2.13.0"},
-    modules={"flashinfer": ImportedPackage(file="/f/__init__.py", version="0.7", is_dirty=True), "triton": None},
+    modules={"flashinfer": ImportedPackage(file="/f/__init__.py", version="0.7", is_dirty=True)},
     environment={"VLLM_USE_V1": "1"},
     clocks_mhz={"sm": 1980.0},
     digest="vllm/vllm-openai@sha256:12",

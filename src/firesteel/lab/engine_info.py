@@ -28,10 +28,11 @@ class EngineInfo:
     commit: str | None = None  # of the engine's sources, from its checkout or its build
     is_dirty: bool | None = None  # its sources differ from that commit
     # Known if the lab started the server.
-    python: str | None = None  # version of its interpreter
+    interpreter: str | None = None
+    python: str | None = None  # version of the interpreter
     packages: Mapping[str, str] = field(default_factory=dict)  # every distribution -> version
-    # The packages that matter, such as vllm and flashinfer: file, version, commit. None: not installed.
-    modules: Mapping[str, ImportedPackage | None] = field(default_factory=dict)
+    # The packages that matter, such as vllm and flashinfer: file, version, commit.
+    modules: Mapping[str, ImportedPackage] = field(default_factory=dict)
     cuda: str | None = None  # that its torch was built for
     cudnn: str | None = None
     nccl: str | None = None
