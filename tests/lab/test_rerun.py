@@ -120,6 +120,33 @@ def test_settings_of_other_engines_are_restored_and_places_are_not(monkeypatch):
     assert "SGLANG_NEW" in rerun.without and "VLLM_CACHE_DIR" not in rerun.without
 
 
+def rerun_of(environment, now=None):
+    return plan({"surroundings": {"command": ["firesteel", "env"], "environment": environment}}, now)
+
+
+def test_search_paths_are_restored_if_their_folders_exist(tmp_path, monkeypatch):
+    """PYTHONPATH decides which fork of an engine runs."""
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    here, gone = f"{tmp_path}:", f"{tmp_path}:/no/such/folder"
+    assert rerun_of({"PYTHONPATH": here, "LD_LIBRARY_PATH": str(tmp_path)}).environment == {
+        "PYTHONPATH": here,
+        "LD_LIBRARY_PATH": str(tmp_path),
+    }
+    now = StatedSurroundings(environment={"PYTHONPATH": "/mine"})
+    rerun = rerun_of({"PYTHONPATH": gone}, now)
+    assert rerun.environment == {} and "PYTHONPATH" not in rerun.without
+    assert f"variable PYTHONPATH: {gone} before, /mine now" in rerun.differences
+
+
+def test_restored_and_removed_variables_are_no_differences(monkeypatch):
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    now = StatedSurroundings(environment={"NCCL_DEBUG": "INFO", "ONEDNN_MAX_CPU_ISA": "AVX2"})
+    rerun = rerun_of({"ONEDNN_MAX_CPU_ISA": "SSE41", "HF_HUB_OFFLINE": "1", "HF_HOME": "/there"}, now)
+    assert rerun.environment == {"HF_HUB_OFFLINE": "1", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    assert "NCCL_DEBUG" in rerun.without
+    assert rerun.differences == ["variable HF_HOME: /there before, not set now"]
+
+
 def test_result_without_an_environment_removes_no_variables_of_other_engines(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert "OMP_NUM_THREADS" not in plan({"surroundings": {"command": ["firesteel", "env"]}}).without

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from firesteel.config import HIDDEN, shown_environment
 from firesteel.errors import UserError
+from firesteel.lab.engine_differences import find_engine_now, list_engine_differences
 from firesteel.lab.matrix.matrix import CELLS, CLAIM
 from firesteel.lab.matrix.result import SMALL, Matrix
 from firesteel.lab.result import LabResult
@@ -20,8 +21,13 @@ from firesteel.lab.surroundings import StatedSurroundings, list_differences
 
 PROGRAM = "firesteel"
 PREFIX = "FIRESTEEL_"
-# Variables of other engines that hold folders, files and GPUs; they belong to the machine and are not restored.
-PLACES = re.compile(r"_(DIR|PATH|HOME|ROOT|CACHE|FILE|VISIBLE_DEVICES)$")
+# Variables that hold folders, files, preloaded code and GPUs; they belong to the machine and are not restored.
+PLACES = re.compile(
+    r"_(DIR|PATH|HOME|ROOT|CACHE|FILE|VISIBLE_DEVICES)$|^LD_|^VIRTUAL_ENV$"
+    r"|^PYTHON(HOME|STARTUP|USERBASE|PYCACHEPREFIX|EXECUTABLE|BREAKPOINT)$"
+)
+SEARCH_PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")  # restored if their folders exist here
+OF_USER = re.compile(r"^(PYTHON|HF_)")  # set for all programs of a user: not removed if they were not set then
 WRITING_VERBS = ("bench", "lab", "profile")  # their --out is the folder of their results
 
 
@@ -41,21 +47,27 @@ def plan_rerun(result: LabResult, now: StatedSurroundings, out: Path) -> Rerun:
     if hidden := [word for word in (*words, *settings.values()) if HIDDEN in word]:
         raise UserError(f"the result hides a secret that the run needs ({hidden[0]}): run its command by hand")
     added = [name for name in find_settings(shown_environment()) if name not in settings]
-    return Rerun(
-        words=words,
-        environment=settings,
-        without=tuple(name for name in added if name.startswith(PREFIX) or before is not None),
-        differences=list_differences(result.surroundings, now),
+    without = tuple(
+        name
+        for name in added
+        if name.startswith(PREFIX) or (before is not None and not OF_USER.match(name) and name not in SEARCH_PATHS)
     )
+    kept = {name: value for name, value in (now.environment or {}).items() if name not in without}
+    differences = list_differences(result.surroundings, replace(now, environment=kept | settings))
+    if result.engine is not None:
+        differences += list_engine_differences(result.engine, find_engine_now(result.engine, settings))
+    return Rerun(words=words, environment=settings, without=without, differences=differences)
 
 
 def find_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables to restore: not the places of a machine, not the secrets of other engines."""
-    return {
-        name: value
-        for name, value in shown_environment(environment).items()
-        if name.startswith(PREFIX) or not (PLACES.search(name) or value == HIDDEN)
-    }
+    return {name: value for name, value in shown_environment(environment).items() if _can_restore(name, value)}
+
+
+def _can_restore(name: str, value: str) -> bool:
+    if name in SEARCH_PATHS:
+        return all(Path(folder).exists() for folder in value.split(":") if folder)
+    return name.startswith(PREFIX) or not (PLACES.search(name) or value == HIDDEN)
 
 
 def find_words(result: LabResult, out: Path) -> tuple[str, ...]:

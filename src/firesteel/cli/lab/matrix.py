@@ -18,11 +18,12 @@ from firesteel.config import hide_secrets
 from firesteel.device import find_device
 from firesteel.exit_code import ExitCode
 from firesteel.lab.bench.plan import BenchPlan
+from firesteel.lab.engine_info import EngineInfo
 from firesteel.lab.matrix.gates import parse_gates
 from firesteel.lab.matrix.matrix import CELLS, run_matrix
 from firesteel.lab.matrix.result import DONE, LOWER_IS_BETTER, SMALL, Matrix, MatrixResult
 from firesteel.lab.report.report import write_report
-from firesteel.lab.result import RESULT, EngineInfo, LabResult
+from firesteel.lab.result import RESULT, LabResult
 from firesteel.lab.surroundings import StatedSurroundings
 
 Engine = Annotated[str, typer.Option(help="firesteel, vllm, sglang, llamacpp, or a command line with {port}")]

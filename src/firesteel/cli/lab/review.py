@@ -17,11 +17,12 @@ from firesteel.cli.tables import new_table, say, show
 from firesteel.config import hide_secrets
 from firesteel.device import find_device
 from firesteel.exit_code import ExitCode
+from firesteel.lab.engine_info import EngineInfo
 from firesteel.lab.level_two import check_by_level_two
 from firesteel.lab.matrix.result import Matrix
 from firesteel.lab.matrix.review import ACCEPTED, OPEN, Review, find_sides, parse_gate, review_gate, with_runs
 from firesteel.lab.report.report import write_report
-from firesteel.lab.result import RESULT, EngineInfo, LabResult
+from firesteel.lab.result import RESULT, LabResult
 from firesteel.lab.surroundings import StatedSurroundings
 
 EXIT_CODES = {ACCEPTED: ExitCode.PASSED, OPEN: ExitCode.UNPROVEN}

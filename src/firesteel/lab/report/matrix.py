@@ -1,71 +1,148 @@
-"""The section on a matrix: a heat map per figure, and a table of all cells."""
+"""The section on a matrix: its winner, a heat map per figure against the baseline, and a row per cell."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from firesteel.lab.matrix.gates import name_choice
-from firesteel.lab.matrix.result import DONE, CellOutcome
-from firesteel.lab.report.charts import short
-from firesteel.lab.report.document import BAD, DOUBTFUL, GOOD, Cell, Fold, Paragraph, Part, Raw, Table
+from firesteel.lab.matrix.result import (
+    CONFIGURATION,
+    DONE,
+    LOWER_IS_BETTER,
+    RANKED_BY,
+    CellOutcome,
+    MatrixResult,
+)
+from firesteel.lab.report.cell_change import CellChange, compare_cells, find_baseline
+from firesteel.lab.report.document import BAD, DOUBTFUL, GOOD, Cell, Fold, Paragraph, Part, Table
+from firesteel.lab.report.headline import VERDICT_TONES
+from firesteel.lab.report.number_format import precise, signed_percent
 from firesteel.lab.result import LabResult
+
+FIGURE_WORDS = {
+    "tg_tok_s": "generation",
+    "pp_tok_s": "prompts",
+    "ttft_ms": "TTFT",
+    "peak_memory_gb": "peak memory",
+    "startup_s": "start-up",
+}
+BEST = "★"
+Changes = Mapping[str, Mapping[int, CellChange]]  # figure -> position of the cell -> its change
 
 
 def matrix(result: LabResult) -> list[Part]:
-    """Shows the first gate along the rows, the others across the columns."""
+    """Shows heat maps of two or more gates; of one gate, or of configurations, the table of cells is one itself."""
     measured = result.any_matrix
     if measured is None or not measured.cells:
         return []
-    gates = list(measured.gates)
-    words = [Paragraph(measured.words)] if measured.words else []
-    maps = [_heat_map(measured.cells, gates, figure, unit) for figure, unit in measured.figures.items()]
-    return [
-        *words,
-        *maps,
-        Fold("every cell", [_cell_table(measured.cells, gates)]),
-        Raw("matrix", measured.as_dict()),
-    ]
+    changes = {figure: compare_cells(measured, figure) for figure in measured.figures}
+    parts: list[Part] = [Paragraph(measured.words)] if measured.words else []
+    parts += _name_winner(measured, changes)
+    table = _cell_table(measured, changes)
+    if len(measured.gates) < 2 or CONFIGURATION in measured.gates:
+        return [*parts, Paragraph(_explain_colours(measured)), table]
+    maps = [_heat_map(measured, figure, changes[figure]) for figure in measured.figures]
+    return [*parts, Paragraph(_explain_colours(measured)), *maps, Fold("every cell", [table])]
 
 
-def _heat_map(cells: Sequence[CellOutcome], gates: Sequence[str], figure: str, unit: str) -> Table:
-    side, across = gates[0], gates[1:]
-    columns = list(dict.fromkeys(_label(cell.gates, across) for cell in cells))
-    names = list(dict.fromkeys(cell.gates[side] for cell in cells))
-    known = {(cell.gates[side], _label(cell.gates, across)): cell for cell in cells}
-    values = [cell.figures[figure] for cell in cells if figure in cell.figures]
-    low, high = min(values, default=0.0), max(values, default=1.0)
+def _name_winner(measured: MatrixResult, changes: Changes) -> list[Part]:
+    """Names the fastest cell among those with a rank, and what its speed is compared with."""
+    best = next((number for number, cell in enumerate(measured.cells) if cell.rank == 1), None)
+    if best is None:
+        return [Paragraph("No cell has a rank: only proven cells are ranked", DOUBTFUL)]
+    cell, change = measured.cells[best], changes.get(RANKED_BY, {}).get(best)
+    words = f"{BEST} Fastest: {_label(cell)}, {precise(cell.figures[RANKED_BY])} {measured.figures[RANKED_BY]}"
+    if cell is find_baseline(measured):
+        return [Paragraph(f"{words}, which is the baseline", GOOD)]
+    if change is None:
+        return [Paragraph(words, GOOD)]
+    noise = "" if change.heat else ", inside the noise"
+    return [Paragraph(f"{words}, {signed_percent(change.share)} from the baseline{noise}", GOOD)]
+
+
+def _explain_colours(measured: MatrixResult) -> str:
+    baseline = find_baseline(measured)
+    if baseline is None:
+        return "No cell was measured, so there is no baseline."
+    return (
+        f"Compared with {_label(baseline)}. Blue is better, orange is worse, grey is inside the noise of the runs; "
+        f"{BEST} is the best of the ranked cells. A figure that was measured once counts from 10 % on."
+    )
+
+
+def _heat_map(measured: MatrixResult, figure: str, changes: Mapping[int, CellChange]) -> Table:
+    """Puts the first gate along the rows, the others across the columns."""
+    side, *across = measured.gates
+    known = {
+        (cell.gates[side], _choice(cell.gates, across)): _value(measured, number, figure, changes)
+        for number, cell in enumerate(measured.cells)
+    }
+    columns = list(dict.fromkeys(column for _, column in known))
     rows: list[list[Cell | str]] = [
-        [f"{side}={name}", *(_heat(known.get((name, column)), figure, low, high) for column in columns)]
-        for name in names
+        [f"{side}={name}", *(known.get((name, column), Cell("not run", DOUBTFUL, heat=0.0)) for column in columns)]
+        for name in dict.fromkeys(row for row, _ in known)
     ]
-    headings = [f"{figure} ({unit})", *(column or "value" for column in columns)]
-    return Table(headings, rows, "a stronger colour means a higher value")
+    return Table([_name_figure(figure, measured.figures[figure]), *columns], rows)
 
 
-def _heat(cell: CellOutcome | None, figure: str, low: float, high: float) -> Cell:
-    if cell is None:
-        return Cell("not run", DOUBTFUL, heat=0.0)
-    if cell.status != DONE:
-        return Cell(cell.status, BAD, heat=0.0)
+def _name_figure(figure: str, unit: str) -> str:
+    hint = ", lower is better" if figure in LOWER_IS_BETTER else ""
+    return f"{FIGURE_WORDS.get(figure, figure)}, {unit}{hint}"
+
+
+def _value(measured: MatrixResult, number: int, figure: str, changes: Mapping[int, CellChange]) -> Cell:
+    cell = measured.cells[number]
     value = cell.figures.get(figure)
-    if value is None:
-        return Cell("-", heat=0.0)
-    return Cell(short(value), heat=(value - low) / (high - low) if high > low else 0.5)
+    if cell.status != DONE or value is None:
+        return Cell(cell.status if cell.status != DONE else "-", BAD if cell.status != DONE else "", heat=0.0)
+    text = (
+        f"{BEST} {precise(value)}" if not cell.unranked and value == measured.find_best(figure) else precise(value)
+    )
+    if cell is find_baseline(measured):
+        return Cell(text, heat=0.0, note="baseline")
+    change = changes.get(number)
+    return Cell(text, heat=change.heat if change else 0.0, note=_describe(change))
 
 
-def _cell_table(cells: Sequence[CellOutcome], gates: Sequence[str]) -> Table:
-    figures = list(dict.fromkeys(name for cell in cells for name in cell.figures))
+def _describe(change: CellChange | None) -> str:
+    """Returns the change in words; colours alone would say it to some readers only."""
+    if change is None:
+        return ""
+    verdict = "noise" if not change.heat else "better" if change.heat > 0 else "worse"
+    return f"{signed_percent(change.share)}, {verdict}"
+
+
+def _cell_table(measured: MatrixResult, changes: Changes) -> Table:
+    figures = list(measured.figures)
+    has_slots = any(cell.slots is not None for cell in measured.cells)
+    has_environment = any(cell.environment for cell in measured.cells)
+    headings = ["cell", "rank", "verdict", *(_name_figure(name, measured.figures[name]) for name in figures)]
+    headings += ["kernel path"] * has_slots + ["variables"] * has_environment + ["why"]
     rows: list[list[Cell | str]] = [
         [
-            *(cell.gates[gate] for gate in gates),
-            Cell(cell.status, GOOD if cell.status == DONE else BAD),
-            *(short(cell.figures[name]) if name in cell.figures else "" for name in figures),
-            cell.reason,
+            Cell(_label(cell), link=f"{cell.folder}/report.html" if cell.folder else ""),
+            "" if cell.rank is None else str(cell.rank),
+            _verdict(cell),
+            *(_value(measured, number, name, changes[name]) for name in figures),
+            *([cell.slots.in_words() if cell.slots is not None else ""] * has_slots),
+            *(["\n".join(f"{name}={value}" for name, value in cell.environment.items())] * has_environment),
+            "\n".join(dict.fromkeys(words for words in (cell.reason, cell.unranked) if words)),
         ]
-        for cell in cells
+        for number, cell in enumerate(measured.cells)
     ]
-    return Table([*gates, "status", *figures, "reason"], rows)
+    return Table(headings, rows)
 
 
-def _label(chosen: Mapping[str, str], gates: Sequence[str]) -> str:
+def _verdict(cell: CellOutcome) -> Cell:
+    if cell.status != DONE:
+        return Cell(cell.status, BAD)
+    return Cell(cell.verdict.value, VERDICT_TONES[cell.verdict])
+
+
+def _label(cell: CellOutcome) -> str:
+    rest = {gate: value for gate, value in cell.gates.items() if gate != CONFIGURATION}
+    return ", ".join(word for word in (cell.configuration, name_choice(rest)) if word)
+
+
+def _choice(chosen: Mapping[str, str], gates: Sequence[str]) -> str:
     return name_choice({gate: chosen[gate] for gate in gates})

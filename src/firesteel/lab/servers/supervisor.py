@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 from firesteel.config import child_environment
 from firesteel.errors import UserError
+from firesteel.lab.path.place import HostPlace, Place
 from firesteel.lab.servers.bundle import (
     CrashEvidence,
     KernelLog,
@@ -113,6 +114,13 @@ class SupervisedServer:
     def exit_code(self) -> int | None:
         """None while the server runs."""
         return self._process.poll()
+
+    @property
+    def place(self) -> Place:
+        """Where its main process runs."""
+        return HostPlace.of(
+            sorted(self.processes.find_living(), key=lambda each: each.pid != self.processes.leader)
+        )
 
     def wait_until_ready(self) -> None:
         """Stops the server and raises ServerFailed if it is not ready in time."""

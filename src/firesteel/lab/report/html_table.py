@@ -1,0 +1,89 @@
+"""Writes a table as HTML. On a narrow screen each row becomes a card, so each cell carries its column's name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import escape
+
+from firesteel.lab.report.document import ICONS, Cell, Table
+
+NUMBER = re.compile(r"^[-+~≈<>]?\s?[\d][\d.,]*\s?(%|k|M|G|s|ms|us|MB|GB|GiB|tok/s|GB/s|x)?$|^$|^-$")
+WIDE = 4  # columns from which a table takes the full width
+STACKED = 3  # columns from which rows become cards on a narrow screen
+SHORT = 20  # characters of a cell that is not wrapped
+LONG_WORD = 28  # characters of a word, such as a path, that may be broken
+AFTER_BREAK = re.compile(r"(?<=[=_,/])(?=\w)")  # places where a name may be wrapped
+
+
+def has_heat(table: Table) -> bool:
+    return any(isinstance(cell, Cell) and cell.heat is not None for row in table.rows for cell in row)
+
+
+def write_table(table: Table) -> str:
+    rows = [[cell if isinstance(cell, Cell) else Cell(str(cell)) for cell in row] for row in table.rows]
+    columns = [[row[index] for row in rows if index < len(row)] for index in range(len(table.headings))]
+    kinds = [_column_kind(cells) for cells in columns]
+    head = "".join(
+        f'<th scope="col"{_class(kind)}>{write_name(heading)}</th>'
+        for heading, kind in zip(table.headings, kinds, strict=True)
+    )
+    body = "".join(_row(row, table.headings, kinds) for row in rows)
+    caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
+    names = ["wide"] * (len(table.headings) >= WIDE) + ["cards"] * (len(table.headings) >= STACKED)
+    content = f"{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="scroll"><table{_class(" ".join(names))}>{content}</table></div>'
+
+
+def write_name(name: str) -> str:
+    """Escapes a name and allows it to be wrapped after punctuation, so that no word of it is broken."""
+    return "<wbr>".join(map(escape, AFTER_BREAK.split(name)))
+
+
+def _row(row: Sequence[Cell], headings: Sequence[str], kinds: Sequence[str]) -> str:
+    first = f'<th scope="row">{_content(row[0], is_name=True)}</th>'
+    rest = zip(row[1:], headings[1:], kinds[1:], strict=True)
+    return f"<tr>{first}{''.join(_cell(cell, heading, kind) for cell, heading, kind in rest)}</tr>"
+
+
+def _column_kind(cells: Sequence[Cell]) -> str:
+    if any(cell.heat is not None for cell in cells):
+        return "heat"
+    return "number" if cells and all(NUMBER.match(cell.text) for cell in cells) else ""
+
+
+def _cell(cell: Cell, heading: str, kind: str) -> str:
+    kinds = [cell.tone] if cell.tone else []
+    kinds.append(kind or _text_kind(cell.text))
+    style = ""
+    if cell.heat is not None:
+        kinds += ["better"] if cell.heat > 0 else ["worse"] if cell.heat < 0 else []
+        style = f' style="--share:{abs(cell.heat):.2f}"'
+    if not cell.text and not cell.note:
+        kinds.append("empty")
+    return f'<td data-label="{escape(heading)}"{_class(" ".join(filter(None, kinds)))}{style}>{_content(cell)}</td>'
+
+
+def _text_kind(text: str) -> str:
+    if len(text) <= SHORT and "\n" not in text:
+        return "word"
+    return "text long" if max(map(len, text.split()), default=0) > LONG_WORD else "text"
+
+
+def _content(cell: Cell, *, is_name: bool = False) -> str:
+    text = "<br>".join(write_name(line) if is_name else escape(line) for line in cell.text.split("\n"))
+    text = f'<a href="{escape(cell.link)}">{text}</a>' if cell.link else text
+    note = f"<small>{escape(cell.note)}</small>" if cell.note else ""
+    icon = f'<span aria-hidden="true">{ICONS[cell.tone]}</span> ' if cell.tone else ""
+    return f"{icon}{text}{note}{_bar(cell)}"
+
+
+def _bar(cell: Cell) -> str:
+    if cell.bar is None:
+        return ""
+    limit = "" if cell.limit is None else f'<i style="left:{100 * cell.limit:.1f}%"></i>'
+    return f'<span class="bar"><b style="width:{100 * cell.bar:.1f}%"></b>{limit}</span>'
+
+
+def _class(names: str) -> str:
+    return f' class="{names}"' if names else ""
