@@ -16,17 +16,10 @@ from firesteel.cli.tables import new_table, say, show
 from firesteel.errors import UserError
 from firesteel.lab.board.board import Board, make_board
 from firesteel.lab.board.page import write_board
-from firesteel.lab.board.tables import BoardTable, tabulate_section, tabulate_targets, tabulate_unranked
+from firesteel.lab.board.tables import BoardCell, BoardTable, tabulate_section, tabulate_targets, tabulate_unranked
 from firesteel.lab.board.targets import read_targets
 
-PAGE_ONLY = (
-    "file",
-    "measured",
-    "TTFT ms",
-    "TPOT ms",
-    "drafts",
-    "doubts",
-)  # columns for which a terminal has no room
+PAGE_ONLY = ("TTFT ms", "drafts", "doubts")  # columns for which a terminal has no room
 
 
 @lab.command(name="board")
@@ -73,5 +66,10 @@ def to_rich(table: BoardTable, title: str) -> Table:
     written.title = title
     for row in table.rows:
         cells = [row[number] for number in kept]
-        written.add_row(*(Text(cell.text, STYLES[cell.verdict] if cell.verdict else "") for cell in cells))
+        written.add_row(*map(to_text, cells))
     return written
+
+
+def to_text(cell: BoardCell) -> Text:
+    note = f"\n{cell.note}" if cell.note else ""
+    return Text.assemble((cell.text, STYLES[cell.verdict] if cell.verdict else ""), (note, "dim"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from firesteel.config import hide_secrets
@@ -18,6 +17,7 @@ from firesteel.lab.matrix.result import DONE, Matrix
 from firesteel.lab.result import RESULT, read_result
 from firesteel.lab.verdict import Verdict
 
+REPORT = "report.html"
 NOT_JUDGED = "kernel path not judged: a cell of an earlier version"
 
 
@@ -36,7 +36,8 @@ def collect_results(folders: Sequence[Path]) -> Collection:
             if path.name == CLAIM:
                 found.entries += read_cells(path)
             elif (entry := make_entry(name, read_result(path))) is not None:
-                found.entries.append(entry)
+                page = path.with_name(REPORT)
+                found.entries.append(replace(entry, report=str(page) if page.exists() else ""))
             else:
                 found.without_speed.append(name)
         except UserError as error:
@@ -81,8 +82,8 @@ def read_cells(claim: Path) -> Iterator[BoardEntry]:
             engine=matrix.engine,
             model=find_public_name(matrix.model) or matrix.model,
             device=outcome.device or "unknown GPU",
-            flags=(*hide_secrets(matrix.flags), *gates),
+            settings=(*hide_secrets(matrix.flags), *gates),
             verdict=Verdict.UNPROVEN if outcome.status == DONE else Verdict.FAILED,
             fault=NOT_JUDGED if outcome.status == DONE else f"{outcome.status}: {outcome.reason}",
         )
-        yield entry if outcome.bench is None else dataclasses.replace(entry, **take_figures(outcome.bench))
+        yield entry if outcome.bench is None else replace(entry, **take_figures(outcome.bench))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from firesteel.config import shown_environment
 from firesteel.lab.bench.headline import find_headline, list_depths
 from firesteel.lab.bench.public_models import find_public_name
 from firesteel.lab.bench.result import BenchResult, BenchRow
@@ -15,12 +16,15 @@ from firesteel.lab.compare.samples import average_by_run
 from firesteel.lab.level import BENCHMARK, CORRECTNESS, KERNEL_PATH, MATRIX, REGRESSION
 from firesteel.lab.level_result import LevelResult
 from firesteel.lab.path.slots import SlotTable
+from firesteel.lab.rerun import PLACES
 from firesteel.lab.result import LabResult
+from firesteel.lab.servers.commands import KINDS
 from firesteel.lab.verdict import Verdict, conclude
 
 FIGURES = ("pp_tok_s", "tg_tok_s", "ttft_ms", "tpot_ms")
 RANKED_BY = "tg_tok_s"
 COHERENCE = "coherence"  # name of the check that needs no reference
+OTHER = "other"  # kind of an engine without rules
 COMPARISONS = (REGRESSION, MATRIX)  # levels that do not judge this server
 
 
@@ -44,11 +48,12 @@ class Measured:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardEntry:
     path: str
+    report: str = ""  # absolute path of its page; empty if there is none
     engine: str = ""
     model: str = ""
     device: str = ""
-    flags: tuple[str, ...] = ()  # secrets hidden
-    environment: Mapping[str, str] = field(default_factory=dict)  # that concerns engines, secrets hidden
+    settings: tuple[str, ...] = ()  # command or address unless the engine says it, and flags; secrets hidden
+    environment: Mapping[str, str] = field(default_factory=dict)  # secrets hidden
     time_utc: str | None = None
     verdict: Verdict = Verdict.UNPROVEN  # passed: it is ranked
     fault: str = ""  # why it is not ranked
@@ -73,8 +78,8 @@ class BoardEntry:
 
     @property
     def name(self) -> str:
-        """The engine with its flags, as it is told from others of the same section."""
-        return " ".join([self.engine, *self.flags])
+        """The engine with its settings, as it is told from others of the same section."""
+        return " ".join([self.engine, *self.settings])
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -82,7 +87,7 @@ class BoardEntry:
             "engine": self.engine,
             "model": self.model,
             "device": self.device,
-            "flags": list(self.flags),
+            "settings": list(self.settings),
             "environment": dict(self.environment),
             "time_utc": self.time_utc,
             "verdict": self.verdict.value,
@@ -113,8 +118,8 @@ def make_entry(path: str, result: LabResult) -> BoardEntry | None:
         engine=name_engine(result),
         model=find_public_name(model) or model or "unknown model",
         device=find_device_name(result),
-        flags=() if spec is None else tuple(spec.as_dict()["flags"]),
-        environment=(around.environment if around else None) or {},
+        settings=list_settings(result),
+        environment=find_variables(result),
         time_utc=result.time_utc or (around.time_utc if around else None),
         verdict=verdict,
         fault=fault,
@@ -187,10 +192,25 @@ def judge_coherence(levels: Sequence[LevelResult]) -> Verdict | None:
 
 
 def name_engine(result: LabResult) -> str:
-    engine, spec = result.engine, result.spec
-    name = (engine.name if engine else "") or (spec.shown_engine if spec else "") or "unknown engine"
-    kind = engine.kind if engine else None
-    return f"{kind} ({name})" if kind and kind not in ("other", name) else name
+    """Returns the engine with version and commit, as far as they are known."""
+    named = "" if result.spec is None else result.spec.shown_url or result.spec.shown_engine
+    return result.release if result.release not in ("", OTHER) else named or "unknown engine"
+
+
+def list_settings(result: LabResult) -> tuple[str, ...]:
+    """Returns what the server was started with; a command line or an address stands before the flags."""
+    if result.spec is None:
+        return ()
+    content = result.spec.as_dict()
+    start = content["url"] or content["engine"]
+    return (*([] if start in KINDS else [start]), *content["flags"])
+
+
+def find_variables(result: LabResult) -> Mapping[str, str]:
+    """Returns the server's variables, without those that only name places of its machine."""
+    engine, around = result.engine, result.surroundings
+    known = (engine.environment if engine else None) or (around.environment if around else None) or {}
+    return {name: value for name, value in shown_environment(known).items() if not PLACES.search(name)}
 
 
 def find_device_name(result: LabResult) -> str:

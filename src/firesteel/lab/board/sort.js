@@ -3,7 +3,11 @@ for (const table of document.querySelectorAll("table")) {
   const head = table.tHead?.rows[0], body = table.tBodies[0];
   if (!head || head.cells.length < 4 || body.rows.length < 2) continue;
   const given = [...body.rows], headings = [...head.cells];
-  const text = (row, column) => (row.cells[column]?.textContent ?? "").trim();
+  const text = (row, column) => {  // without icons and notes
+    const cell = row.cells[column].cloneNode(true);
+    cell.querySelectorAll("[aria-hidden], small").forEach((part) => part.remove());
+    return cell.textContent.trim();
+  };
   const number = (words) => {
     const match = /^\d{4}-\d\d/.test(words) ? null : words.replaceAll(",", "").match(/^[-−+]?\d+(\.\d+)?/);
     return match && parseFloat(match[0].replace("−", "-"));

@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from firesteel.lab.board.board import BoardSection, RankedEntry
 from firesteel.lab.board.entry import BoardEntry, Measured
 from firesteel.lab.board.targets import PublishedEngine, TargetVerdict
+from firesteel.lab.report.number_format import count, interval, percent, precise
 from firesteel.lab.verdict import Verdict, conclude
 
-ALL_DIFFER = 1  # entries below which every variable is shown
+DATE = 10  # characters of a time that are its date
 TARGET_WORDS = {Verdict.PASSED: "met", Verdict.FAILED: "missed", Verdict.UNPROVEN: "not judged"}
+PATH_WORDS = {
+    Verdict.PASSED: "proven",
+    Verdict.FAILED: "contradicted",
+    Verdict.UNPROVEN: "unproven",
+    Verdict.NOT_APPLICABLE: "not applicable",
+}
 ANSWERS = {
     None: "not asked",
     Verdict.PASSED: "coherent",
@@ -25,6 +32,8 @@ ANSWERS = {
 class BoardCell:
     text: str
     verdict: Verdict | None = None  # None: nothing is judged
+    note: str = ""
+    link: str = ""  # absolute path of a page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,46 +52,40 @@ def tabulate_section(section: BoardSection) -> BoardTable:
     shared = find_shared_variables(entries)
     depths = sorted({depth for entry in entries for depth in entry.by_depth if depth})
     columns: list[Column] = [
-        ("configuration", lambda ranked: f"{ranked.rank}. {ranked.entry.engine}"),
-        ("settings", lambda ranked: describe_settings(ranked.entry, shared)),
-        ("pp tok/s", lambda ranked: show_headline(ranked, "pp_tok_s")),
+        ("configuration", lambda ranked: name_entry(ranked, shared)),
         ("tg tok/s", lambda ranked: show_headline(ranked, "tg_tok_s")),
-        *((f"@ d{depth}", show_depth(depth)) for depth in depths),
+        *((f"tg @ {count(depth)}", show_depth(depth)) for depth in depths),
+        ("pp tok/s", lambda ranked: show_headline(ranked, "pp_tok_s")),
         ("of roof", lambda ranked: show_share(ranked.entry.share)),
         ("TTFT ms", lambda ranked: show_headline(ranked, "ttft_ms")),
-        ("TPOT ms", lambda ranked: show_headline(ranked, "tpot_ms")),
-        ("targets", show_targets),
         ("kernel path", lambda ranked: show_slots(ranked.entry)),
         ("answers", lambda ranked: show_answers(ranked.entry)),
+        ("targets", show_targets),
         ("drafts", lambda ranked: ranked.entry.speculation),
         ("doubts", lambda ranked: "; ".join(ranked.entry.doubts)),
-        ("best so far", lambda ranked: "best" if ranked.rank == 1 else "was best" if ranked.was_best else ""),
-        ("measured", lambda ranked: ranked.entry.time_utc or ""),
-        ("file", lambda ranked: ranked.entry.path),
+        ("measured", show_time),
     ]
     caption = (
         f"{section.workload}, one stream: medians, and the interval of the mean over runs (95 %); "
-        "@ d: speed of the answer after that many tokens of context"
+        "tg @: speed of the answer after that many tokens of context"
     )
     return make_table(columns, section.ranked, caption)
 
 
 def tabulate_unranked(entries: Sequence[BoardEntry]) -> BoardTable:
     shared = find_shared_variables(entries)
-    headings = ("configuration", "verdict", "why", "model", "device", "settings", "tg tok/s", "measured", "file")
+    headings = ("configuration", "verdict", "why", "model", "device", "tg tok/s", "measured")
     rows = tuple(
         tuple(
             cell if isinstance(cell, BoardCell) else BoardCell(cell)
             for cell in (
-                entry.engine,
+                BoardCell(entry.engine, note=describe_settings(entry, shared)),
                 BoardCell("invalid" if entry.verdict is Verdict.FAILED else entry.verdict.value, entry.verdict),
                 entry.fault,
                 entry.model,
                 entry.device,
-                describe_settings(entry, shared),
-                f"{show_number(entry.speed)} ({entry.workload})" if entry.workload else "",
-                entry.time_utc or "",
-                entry.path,
+                BoardCell(precise(entry.speed), note=entry.workload) if entry.workload else "",
+                BoardCell((entry.time_utc or "unknown")[:DATE], note=entry.path, link=entry.report),
             )
         )
         for entry in entries
@@ -95,7 +98,9 @@ def tabulate_targets(verdicts: Iterable[TargetVerdict]) -> BoardTable:
         (
             BoardCell(row.name),
             BoardCell(row.wanted),
-            BoardCell("" if row.found is None else show_measured(row.found)),
+            BoardCell("")
+            if row.found is None
+            else BoardCell(precise(row.found.value), note=show_interval(row.found)),
             BoardCell(TARGET_WORDS[row.verdict], row.verdict),
             BoardCell(row.reason),
         )
@@ -109,7 +114,7 @@ def tabulate_published(engines: Sequence[PublishedEngine]) -> BoardTable:
     depths = sorted({depth for engine in engines for depth in (*engine.pp_tok_s, *engine.tg_tok_s)})
     columns = [("pp tok/s", "pp_tok_s"), ("tg tok/s", "tg_tok_s"), ("TTFT ms", "ttft_ms"), ("TPOT ms", "tpot_ms")]
     kept = [
-        (heading if not depth else f"{heading} @ d{depth}", name, depth)
+        (heading if not depth else f"{heading} @ {count(depth)}", name, depth)
         for heading, name in columns
         for depth in depths
         if any(depth in getattr(engine, name) for engine in engines)
@@ -117,7 +122,7 @@ def tabulate_published(engines: Sequence[PublishedEngine]) -> BoardTable:
     rows = tuple(
         (
             BoardCell(engine.name),
-            *(BoardCell(show_number(getattr(engine, name).get(depth))) for _, name, depth in kept),
+            *(BoardCell(show_published(engine, name, depth)) for _, name, depth in kept),
             BoardCell(engine.source),
         )
         for engine in engines
@@ -136,17 +141,22 @@ def make_table(columns: Sequence[Column], items: Sequence[RankedEntry], caption:
     return BoardTable(headings=tuple(heading for heading, _ in kept), rows=rows, caption=caption)
 
 
-def show_number(value: float | None) -> str:
-    """Formats a number with four digits or more: 27.62, 0.7226, 12,345."""
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+def name_entry(ranked: RankedEntry, shared: frozenset[tuple[str, str]]) -> BoardCell:
+    return BoardCell(f"{ranked.rank}. {ranked.entry.engine}", note=describe_settings(ranked.entry, shared))
 
 
-def show_measured(figure: Measured) -> str:
+def show_interval(figure: Measured) -> str:
     if figure.low is None or figure.high is None:
-        return f"{show_number(figure.value)} (too few runs)"
-    return f"{show_number(figure.value)} ({show_number(figure.low)} to {show_number(figure.high)})"
+        return "too few runs"
+    return interval(figure.low, figure.high)
+
+
+def show_time(ranked: RankedEntry) -> BoardCell:
+    """Shows the date, and whether this was the best until then."""
+    when = (ranked.entry.time_utc or "")[:DATE]
+    state = "best so far" if ranked.rank == 1 else "was best" if ranked.was_best else ""
+    words = ", ".join(filter(None, (state, ranked.entry.path)))
+    return BoardCell(when or "unknown", note=words, link=ranked.entry.report)
 
 
 def show_headline(ranked: RankedEntry, name: str) -> BoardCell:
@@ -165,7 +175,7 @@ def show_depth(depth: int) -> Callable[[RankedEntry], BoardCell]:
 def judge_cell(ranked: RankedEntry, figure: Measured) -> BoardCell:
     """Shows a figure with the verdict on its target, if it has one."""
     verdict = next((row.verdict for row in ranked.targets if row.found == figure), None)
-    return BoardCell(show_measured(figure), verdict)
+    return BoardCell(precise(figure.value), verdict, show_interval(figure))
 
 
 def show_targets(ranked: RankedEntry) -> BoardCell:
@@ -177,14 +187,19 @@ def show_targets(ranked: RankedEntry) -> BoardCell:
     return BoardCell(words, conclude((row.verdict for row in ranked.targets), needs_all=True))
 
 
+def show_published(engine: PublishedEngine, figure: str, depth: int) -> str:
+    value: float | None = getattr(engine, figure).get(depth)
+    return "" if value is None else precise(value)
+
+
 def show_share(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
+    return "" if share is None else percent(share)
 
 
 def show_slots(entry: BoardEntry) -> BoardCell:
     if entry.slots is None:
         return BoardCell("")
-    return BoardCell(entry.slots.in_words(), entry.slots.verdict)
+    return BoardCell(PATH_WORDS[entry.slots.verdict], entry.slots.verdict, entry.slots.in_words())
 
 
 def show_answers(entry: BoardEntry) -> BoardCell:
@@ -193,11 +208,11 @@ def show_answers(entry: BoardEntry) -> BoardCell:
 
 def find_shared_variables(entries: Sequence[BoardEntry]) -> frozenset[tuple[str, str]]:
     """Returns the variables that have the same value in all entries."""
-    if len(entries) <= ALL_DIFFER:
+    if len(entries) < 2:
         return frozenset()
     return frozenset.intersection(*(frozenset(entry.environment.items()) for entry in entries))
 
 
 def describe_settings(entry: BoardEntry, shared: frozenset[tuple[str, str]]) -> str:
     variables = [f"{name}={value}" for name, value in entry.environment.items() if (name, value) not in shared]
-    return " ".join([*variables, *entry.flags])
+    return " ".join([*variables, *entry.settings])
