@@ -10,6 +10,7 @@ from firesteel.config import shown_environment
 from firesteel.lab.bench.headline import find_headline, list_depths
 from firesteel.lab.bench.public_models import find_public_name
 from firesteel.lab.bench.result import BenchResult, BenchRow
+from firesteel.lab.bench.speculation import Speculation
 from firesteel.lab.codec import to_json
 from firesteel.lab.compare.interval import mean_interval
 from firesteel.lab.compare.samples import average_by_run
@@ -65,7 +66,7 @@ class BoardEntry:
     figures: Mapping[tuple[str, int, int, int], Measured] = field(default_factory=dict)
     by_depth: Mapping[int, Measured] = field(default_factory=dict)  # speed of the headline's answers
     share: float | None = None  # of the roofline, of the headline's answers
-    speculation: str = ""
+    speculation: Speculation | None = None
     doubts: tuple[str, ...] = ()
 
     @property
@@ -98,7 +99,7 @@ class BoardEntry:
             "headline": to_json(self.headline),
             "by_depth": {str(depth): to_json(figure) for depth, figure in self.by_depth.items()},
             "share": self.share,
-            "speculation": self.speculation,
+            "speculation": None if self.speculation is None else self.speculation.as_dict(),
             "doubts": list(self.doubts),
         }
 
@@ -131,10 +132,9 @@ def make_entry(path: str, result: LabResult) -> BoardEntry | None:
 
 def take_figures(bench: BenchResult) -> dict[str, Any]:
     """Returns the fields of an entry that its benchmark decides."""
-    speculation = "" if bench.speculation is None else bench.speculation.in_words()
     headline = find_headline(bench)
     if headline is None:
-        return {"speculation": speculation}
+        return {"speculation": bench.speculation}
     share = headline.shares.get(RANKED_BY)
     depths = list_depths(bench, headline)
     return {
@@ -143,7 +143,7 @@ def take_figures(bench: BenchResult) -> dict[str, Any]:
         "figures": dict(list_figures(bench)),
         "by_depth": {depth: Measured.of(row, RANKED_BY) for depth, row in depths.items()},
         "share": None if share is None else share.share,
-        "speculation": speculation,
+        "speculation": bench.speculation,
         "doubts": tuple(bench.doubts),
     }
 
@@ -203,7 +203,7 @@ def list_settings(result: LabResult) -> tuple[str, ...]:
         return ()
     content = result.spec.as_dict()
     start = content["url"] or content["engine"]
-    return (*([] if start in KINDS else [start]), *content["flags"])
+    return (*([] if start in (*KINDS, name_engine(result)) else [start]), *content["flags"])
 
 
 def find_variables(result: LabResult) -> Mapping[str, str]:

@@ -61,7 +61,7 @@ def tabulate_section(section: BoardSection) -> BoardTable:
         ("kernel path", lambda ranked: show_slots(ranked.entry)),
         ("answers", lambda ranked: show_answers(ranked.entry)),
         ("targets", show_targets),
-        ("drafts", lambda ranked: ranked.entry.speculation),
+        ("drafts", lambda ranked: show_drafts(ranked.entry)),
         ("doubts", lambda ranked: "; ".join(ranked.entry.doubts)),
         ("measured", show_time),
     ]
@@ -183,8 +183,8 @@ def show_targets(ranked: RankedEntry) -> BoardCell:
         return BoardCell("")
     met = sum(row.verdict is Verdict.PASSED for row in ranked.targets)
     missed = sum(row.verdict is Verdict.FAILED for row in ranked.targets)
-    words = f"{met} of {len(ranked.targets)} met" + (f", {missed} missed" if missed else "")
-    return BoardCell(words, conclude((row.verdict for row in ranked.targets), needs_all=True))
+    verdict = conclude((row.verdict for row in ranked.targets), needs_all=True)
+    return BoardCell(f"{met} of {len(ranked.targets)} met", verdict, f"{missed} missed" if missed else "")
 
 
 def show_published(engine: PublishedEngine, figure: str, depth: int) -> str:
@@ -200,6 +200,14 @@ def show_slots(entry: BoardEntry) -> BoardCell:
     if entry.slots is None:
         return BoardCell("")
     return BoardCell(PATH_WORDS[entry.slots.verdict], entry.slots.verdict, entry.slots.in_words())
+
+
+def show_drafts(entry: BoardEntry) -> BoardCell:
+    drafts = entry.speculation
+    if drafts is None:
+        return BoardCell("")
+    share = "drafts" if drafts.acceptance is None else f"{percent(drafts.acceptance)} accepted"
+    return BoardCell(share, note=", ".join(filter(None, (drafts.positions_in_words(), drafts.length_in_words()))))
 
 
 def show_answers(entry: BoardEntry) -> BoardCell:
