@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
@@ -116,16 +116,23 @@ def find_ends(figure: Measured) -> tuple[float, float] | None:
 
 def _over_time(section: BoardSection) -> Chart | None:
     """Draws every ranked run by its date, and the best so far."""
-    dated = sorted(
-        (datetime.fromisoformat(ranked.entry.time_utc).timestamp() / DAY_S, ranked.entry.speed)
-        for ranked in section.ranked
-        if ranked.entry.time_utc
-    )
+    times = [(parse_time(ranked.entry.time_utc), ranked.entry.speed) for ranked in section.ranked]
+    dated = sorted((time, speed) for time, speed in times if time is not None)
     if len(dated) < 2 or dated[0][0] == dated[-1][0]:
         return None
-    days = [(day - dated[0][0], speed) for day, speed in dated]
+    first = dated[0][0]
+    days = [((time - first).total_seconds() / DAY_S, speed) for time, speed in dated]
     best = [(day, max(speed for earlier, speed in days if earlier <= day)) for day, _ in days]
     ticks = [days[-1][0] * part / 4 for part in range(5)]
     lines = [line_of("runs", days), line_of("best so far", best, is_dashed=True)]
-    title = f"days since {min(ranked.entry.time_utc or '9' for ranked in section.ranked)[:10]}"
-    return Chart("Best so far", line_chart(lines, x_title=title, y_title="tok/s", ticks=ticks))
+    drawing = line_chart(lines, x_title=f"days since {first:%Y-%m-%d}", y_title="tok/s", ticks=ticks)
+    return Chart("Best so far", drawing)
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """Returns None if a file has no time, or something else in its place."""
+    try:
+        time = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
