@@ -6,6 +6,7 @@ A result of the lab holds its settings, a matrix its gates, a record the command
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ PLACES = re.compile(
 )
 SEARCH_PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")  # restored if their folders exist here
 OF_USER = re.compile(r"^(PYTHON|HF_)")  # set for all programs of a user: not removed if they were not set then
+MATRIX_VERB = ("lab", "matrix")
 WRITING_VERBS = ("bench", "lab", "profile")  # their --out is the folder of their results
 
 
@@ -38,12 +40,20 @@ class Rerun:
     without: tuple[str, ...]  # variables to remove, because they were not set then
     differences: list[str]  # of the surroundings
 
+    def in_shell(self) -> str:
+        """Returns the command as it would be typed."""
+        removed = ["env", *(f"-u {name}" for name in self.without)] if self.without else []
+        settings = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*removed, *settings, shlex.join([PROGRAM, *self.words])])
+
 
 def plan_rerun(result: LabResult, now: StatedSurroundings, out: Path) -> Rerun:
     """Plans the run that repeats a result; `now` are the current surroundings."""
     before = None if result.surroundings is None else result.surroundings.environment
     settings = find_settings(before or {})
     words = find_words(result, out)
+    if words[:2] == MATRIX_VERB:
+        check_new(out)
     if hidden := [word for word in (*words, *settings.values()) if HIDDEN in word]:
         raise UserError(f"the result hides a secret that the run needs ({hidden[0]}): run its command by hand")
     added = [name for name in find_settings(shown_environment()) if name not in settings]
@@ -75,7 +85,6 @@ def find_words(result: LabResult, out: Path) -> tuple[str, ...]:
         check_known(result.unknown_settings)
         return run_words(result.spec, out)
     if result.matrix is not None and result.matrix.matrix is not None:
-        check_new(out)
         return matrix_words(result.matrix.matrix, out)
     command = () if result.surroundings is None else result.surroundings.command
     if not command or command[0] != PROGRAM:

@@ -4,9 +4,6 @@ import json
 
 import pytest
 
-from firesteel.cli.lab.rerun import in_shell
-from firesteel.lab.rerun import Rerun
-
 
 @pytest.mark.slow
 def test_record_is_rerun(run, start, tmp_path):
@@ -18,11 +15,6 @@ def test_record_is_rerun(run, start, tmp_path):
     again = start("lab", "rerun", str(path))
     assert again.returncode == 0 and again.stdout.startswith("firesteel env\n"), again.stderr
     assert "FIRESTEEL_MODEL" in again.stdout
-
-
-def test_command_is_printed_as_typed_in_a_shell():
-    plan = Rerun(words=("env",), environment={"A": "x y"}, without=("B", "C"), differences=[])
-    assert in_shell(plan) == "env -u B -u C A='x y' firesteel env"
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firesteel.lab.compare.compare import FASTER, LESS_MEMORY, MORE_MEMORY, SLOWER, Change, limit
+from firesteel.lab.compare.compare import FASTER, LESS_MEMORY, MORE_MEMORY, SLOWER, Change
 from firesteel.lab.compare.interval import mean_interval
 from firesteel.lab.compare.key_figures import pick_key_figures
 from firesteel.lab.compare.samples import RunSamples
@@ -66,7 +66,7 @@ def _change(row: Change) -> list[Cell | str]:
         Cell(row.verdict, CHANGE_TONES.get(row.verdict, PLAIN)),
         f"{precise(row.before)} {row.unit}",
         f"{precise(row.after)} {row.unit}",
-        f"{signed_percent(limit(row.low))} to {signed_percent(limit(row.high))}",
+        row.interval,
     ]
 
 

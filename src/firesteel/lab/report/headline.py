@@ -30,10 +30,10 @@ class Headline:
 
 def make_headline(result: LabResult) -> Headline:
     words, tone = _judge_levels(result) if result.levels else _judge_without_levels(result)
-    lines = [f"reduced: {line}" for line in result.reductions]
+    lines: tuple[str, ...] = ()
     if result.unfinished:
-        lines.insert(0, f"the run ended early: level {', '.join(map(str, result.unfinished))} was not reached")
-    return Headline(words, tone, tuple(lines), tuple(list_findings(result)))
+        lines = (f"the run ended early: level {', '.join(map(str, result.unfinished))} was not reached",)
+    return Headline(words, tone, lines, tuple(list_findings(result)))
 
 
 def _judge_levels(result: LabResult) -> tuple[str, str]:

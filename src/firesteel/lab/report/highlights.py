@@ -18,7 +18,7 @@ CHANGE_TONES = {SLOWER: BAD, FASTER: GOOD}
 
 
 def make_highlights(result: LabResult) -> list[Highlight]:
-    """Returns the speed of prompts and of generation, the time to the first token, and the share of the roofline."""
+    """Returns the speeds of prompt and generation, the time to the first token, and the share of the roofline."""
     bench = result.any_bench
     if bench is None or result.review is not None:
         return []
@@ -42,14 +42,14 @@ def _highlight(figure: KeyFigure, remark: Cell | None) -> Highlight:
         value=precise(samples.median),
         unit=samples.unit,
         interval=_describe_interval(samples.runs),
-        note=figure.row.name,
+        note=f"{len(samples.runs)} runs of {figure.row.name}",
         remark=remark,
     )
 
 
 def _describe_interval(runs: tuple[float, ...]) -> str:
     ends = mean_interval(runs)
-    return "a single run, no interval" if ends is None else f"95 %: {interval(*ends)}, {len(runs)} runs"
+    return "a single run has no interval" if ends is None else f"95 %: {interval(*ends)}"
 
 
 def describe_change(change: Change, since: str) -> Cell:

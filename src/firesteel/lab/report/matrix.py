@@ -66,7 +66,7 @@ def _explain_colours(measured: MatrixResult) -> str:
         return "No cell was measured, so there is no baseline."
     return (
         f"Compared with {_label(baseline)}. Blue is better, orange is worse, grey is inside the noise of the runs; "
-        f"{BEST} is the best of the ranked cells. A figure that was measured once counts from 10 % on."
+        f"{BEST} is the best of the ranked cells. What was measured once has no known noise, and so no colour."
     )
 
 
@@ -79,10 +79,10 @@ def _heat_map(measured: MatrixResult, figure: str, changes: Mapping[int, CellCha
     }
     columns = list(dict.fromkeys(column for _, column in known))
     rows: list[list[Cell | str]] = [
-        [f"{side}={name}", *(known.get((name, column), Cell("not run", DOUBTFUL, heat=0.0)) for column in columns)]
+        [name, *(known.get((name, column), Cell("not run", DOUBTFUL, heat=0.0)) for column in columns)]
         for name in dict.fromkeys(row for row, _ in known)
     ]
-    return Table([_name_figure(figure, measured.figures[figure]), *columns], rows)
+    return Table([side, *columns], rows, title=_name_figure(figure, measured.figures[figure]))
 
 
 def _name_figure(figure: str, unit: str) -> str:
@@ -108,29 +108,27 @@ def _describe(change: CellChange | None) -> str:
     """Returns the change in words; colours alone would say it to some readers only."""
     if change is None:
         return ""
-    verdict = "noise" if not change.heat else "better" if change.heat > 0 else "worse"
+    verdict = "better" if change.heat > 0 else "worse" if change.heat else "noise" if change.is_repeated else "once"
     return f"{signed_percent(change.share)}, {verdict}"
 
 
 def _cell_table(measured: MatrixResult, changes: Changes) -> Table:
     figures = list(measured.figures)
-    has_slots = any(cell.slots is not None for cell in measured.cells)
-    has_environment = any(cell.environment for cell in measured.cells)
     headings = ["cell", "rank", "verdict", *(_name_figure(name, measured.figures[name]) for name in figures)]
-    headings += ["kernel path"] * has_slots + ["variables"] * has_environment + ["why"]
+    headings += ["kernel path", "variables", "why"]
     rows: list[list[Cell | str]] = [
         [
             Cell(_label(cell), link=f"{cell.folder}/report.html" if cell.folder else ""),
             "" if cell.rank is None else str(cell.rank),
             _verdict(cell),
             *(_value(measured, number, name, changes[name]) for name in figures),
-            *([cell.slots.in_words() if cell.slots is not None else ""] * has_slots),
-            *(["\n".join(f"{name}={value}" for name, value in cell.environment.items())] * has_environment),
+            "" if cell.slots is None else cell.slots.in_words(),
+            "\n".join(f"{name}={value}" for name, value in cell.environment.items()),
             "\n".join(dict.fromkeys(words for words in (cell.reason, cell.unranked) if words)),
         ]
         for number, cell in enumerate(measured.cells)
     ]
-    return Table(headings, rows)
+    return Table(headings, rows).without_empty_columns()
 
 
 def _verdict(cell: CellOutcome) -> Cell:
