@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from firesteel.lab.level_result import LevelCheck, LevelResult
 from firesteel.lab.report.document import BAD, Finding, Findings, Fold, Paragraph, Part
-from firesteel.lab.report.headline import VERDICT_TONES, explain
+from firesteel.lab.report.headline import VERDICT_TONES, explain, list_lines
 from firesteel.lab.report.number_format import duration
 from firesteel.lab.result import LabResult
 from firesteel.lab.verdict import Verdict
@@ -49,4 +49,4 @@ def _note(level: LevelResult) -> str:
 
 def _finding(check: LevelCheck) -> Finding:
     cure = "" if check.passed else check.cure
-    return Finding(check.check, check.verdict.words, VERDICT_TONES[check.verdict], check.words, cure)
+    return Finding(check.check, check.verdict.words, VERDICT_TONES[check.verdict], list_lines(check.words), cure)

@@ -36,7 +36,7 @@ def matrix(result: LabResult) -> list[Part]:
     if measured is None or not measured.cells:
         return []
     changes = {figure: compare_cells(measured, figure) for figure in measured.figures}
-    parts: list[Part] = [Paragraph(measured.words)] if measured.words else []
+    parts: list[Part] = [] if measured is result.matrix else [Paragraph(measured.words)]
     parts += _name_winner(measured, changes)
     table = _cell_table(measured, changes)
     if len(measured.gates) < 2 or CONFIGURATION in measured.gates:
@@ -95,13 +95,20 @@ def _value(measured: MatrixResult, number: int, figure: str, changes: Mapping[in
     value = cell.figures.get(figure)
     if cell.status != DONE or value is None:
         return Cell(cell.status if cell.status != DONE else "-", BAD if cell.status != DONE else "", heat=0.0)
-    text = (
-        f"{BEST} {precise(value)}" if not cell.unranked and value == measured.find_best(figure) else precise(value)
-    )
+    text = f"{BEST} {precise(value)}" if number == find_winner(measured, figure) else precise(value)
     if cell is find_baseline(measured):
         return Cell(text, heat=0.0, note="baseline")
     change = changes.get(number)
     return Cell(text, heat=change.heat if change else 0.0, note=_describe(change))
+
+
+def find_winner(measured: MatrixResult, figure: str) -> int | None:
+    """Returns the position of the best ranked cell; None if cells share the value or it was measured once."""
+    best = measured.find_best(figure)
+    ranked = [number for number, cell in enumerate(measured.cells) if not cell.unranked]
+    winners = [number for number in ranked if measured.cells[number].figures.get(figure) == best]
+    is_repeated = all(len(measured.cells[number].samples.get(figure, ())) > 1 for number in winners)
+    return winners[0] if len(winners) == 1 and (is_repeated or figure == RANKED_BY) else None
 
 
 def _describe(change: CellChange | None) -> str:
@@ -121,7 +128,7 @@ def _cell_table(measured: MatrixResult, changes: Changes) -> Table:
             Cell(_label(cell), link=f"{cell.folder}/report.html" if cell.folder else ""),
             "" if cell.rank is None else str(cell.rank),
             _verdict(cell),
-            *(_value(measured, number, name, changes[name]) for name in figures),
+            *(_value(measured, number, name, changes[name]) if cell.status == DONE else "" for name in figures),
             "" if cell.slots is None else cell.slots.in_words(),
             "\n".join(f"{name}={value}" for name, value in cell.environment.items()),
             "\n".join(dict.fromkeys(words for words in (cell.reason, cell.unranked) if words)),

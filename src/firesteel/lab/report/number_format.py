@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 NO_BREAK = "\u00a0"
 
 
