@@ -10,7 +10,7 @@ from firesteel.config import HIDDEN
 from firesteel.errors import UserError
 from firesteel.lab.matrix.matrix import CELLS, CLAIM
 from firesteel.lab.matrix.result import Matrix, summarise
-from firesteel.lab.rerun import WRITING_VERBS, plan_rerun
+from firesteel.lab.rerun import WRITING_VERBS, Rerun, plan_rerun
 from firesteel.lab.result import LabResult, parse_result
 from firesteel.lab.spec import LabSpec
 from firesteel.lab.surroundings import StatedSurroundings
@@ -217,3 +217,8 @@ def test_differences_are_listed():
 def test_result_that_cannot_be_rerun_is_refused(result, words):
     with pytest.raises(UserError, match=words):
         plan(result)
+
+
+def test_command_is_written_as_typed_in_a_shell():
+    plan = Rerun(words=("env",), environment={"A": "x y"}, without=("B", "C"), differences=[])
+    assert plan.in_shell() == "env -u B -u C A='x y' firesteel env"

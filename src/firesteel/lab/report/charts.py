@@ -32,7 +32,7 @@ ROW = 44  # height of a row of samples
 MAX_DOTS = 60
 BESIDE = 4.0  # between the error bars of two lines
 CUT = 1.5  # times the highest value, beyond which intervals are cut
-MAX_MARKED = 40  # points above which a line has no dots
+MAX_MARKED = 16  # points above which a line has no dots
 
 
 @dataclass(frozen=True, slots=True)

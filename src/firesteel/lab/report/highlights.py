@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.compare.compare import FASTER, SLOWER, Change
 from firesteel.lab.compare.interval import mean_interval
@@ -27,10 +29,12 @@ def make_highlights(result: LabResult) -> list[Highlight]:
     changes = compare_key_figures(earlier[-1].figures, figures) if earlier else {}
     since = "" if not earlier else f"since {describe_time(earlier[-1].time_utc)}"
     remarks = {name: describe_change(change, since) for name, change in changes.items()}
-    if result.levels and not result.has_counted_bench:
+    is_invalid = bool(result.levels) and not result.has_counted_bench
+    if is_invalid:
         remarks = {figure.name: DOES_NOT_COUNT for figure in figures}
     shown = [_highlight(figure, remarks.get(figure.name)) for figure in figures]
-    return [*shown, *_make_fourth(bench, figures)]
+    fourth = _make_fourth(bench, figures)
+    return [*shown, *(replace(figure, remark=DOES_NOT_COUNT if is_invalid else None) for figure in fourth)]
 
 
 def _highlight(figure: KeyFigure, remark: Cell | None) -> Highlight:

@@ -59,7 +59,7 @@ def _head(document: Document) -> str:
         f"{_list(''.join(map(_badge, document.badges)), 'badges', 'Slots of the kernel path')}\n"
         + (f'<section class="attention">{attention}</section>\n' if attention else "")
         + _files(document)
-        + (f'<nav aria-label="Sections">{links}</nav>\n' if links else "")
+        + (f'<nav aria-label="Sections">{links}</nav>\n' if len(document.sections) > 1 else "")
     )
 
 

@@ -78,8 +78,8 @@ def _cell(cell: Cell, heading: str, kind: str) -> str:
 
 
 def _content(cell: Cell, *, is_name: bool = False) -> str:
-    can_wrap = is_name or any(len(word) > LONG_WORD for word in cell.text.split())
-    text = "<br>".join(write_name(line) if can_wrap else escape(line) for line in cell.text.split("\n"))
+    lines = cell.text.split("\n")
+    text = "<br>".join(write_name(line) if is_name or " " not in line else escape(line) for line in lines)
     text = f'<a href="{quote(cell.link)}">{text}</a>' if cell.link else text
     note = f" <small>{escape(cell.note)}</small>" if cell.note else ""
     icon = f'<span aria-hidden="true">{ICONS[cell.tone]}</span> ' if cell.tone else ""

@@ -99,7 +99,11 @@ def _value(measured: MatrixResult, number: int, figure: str, changes: Mapping[in
     if cell is find_baseline(measured):
         return Cell(text, heat=0.0, note="baseline")
     change = changes.get(number)
-    return Cell(text, heat=change.heat if change else 0.0, note=_describe(change))
+    if change is None:
+        return Cell(text, heat=0.0)
+    if cell.unranked and any(not other.unranked for other in measured.cells):
+        return Cell(text, heat=0.0, note=f"{signed_percent(change.share)}, not ranked")
+    return Cell(text, heat=change.heat, note=_describe(change))
 
 
 def find_winner(measured: MatrixResult, figure: str) -> int | None:
@@ -111,10 +115,8 @@ def find_winner(measured: MatrixResult, figure: str) -> int | None:
     return winners[0] if len(winners) == 1 and (is_repeated or figure == RANKED_BY) else None
 
 
-def _describe(change: CellChange | None) -> str:
+def _describe(change: CellChange) -> str:
     """Returns the change in words; colours alone would say it to some readers only."""
-    if change is None:
-        return ""
     verdict = "better" if change.heat > 0 else "worse" if change.heat else "noise" if change.is_repeated else "once"
     return f"{signed_percent(change.share)}, {verdict}"
 
