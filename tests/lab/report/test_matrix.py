@@ -1,4 +1,4 @@
-"""The section on a matrix names the winner, colours changes against the baseline, and shows cells without a rank."""
+"""The section on a matrix names the winner, colours changes against the baseline, and lists what has no rank."""
 
 import itertools
 
