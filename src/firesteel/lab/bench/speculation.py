@@ -1,8 +1,8 @@
 """Acceptance of drafted tokens during a benchmark, by the server's /metrics in Prometheus' text format.
 
 vLLM counts drafts, drafted and accepted tokens, and accepted ones by position; the differences of these counters
-are those of the benchmark. SGLang, started with --enable-metrics, has gauges of its latest steps only. llama.cpp and
-firesteel have no such metrics.
+are those of the benchmark. SGLang, started with --enable-metrics, has gauges of its latest steps only. llama.cpp
+and firesteel have no such metrics.
 """
 
 from __future__ import annotations
@@ -39,14 +39,18 @@ class Speculation:
     source: str = ""
 
     def in_words(self) -> str:
-        parts = []
+        accepted = ""
         if self.acceptance is not None:
-            positions = ", ".join(f"{100 * share:.0f}" for share in self.by_position)
-            by_position = f" (by position {positions} %)" if positions else ""
-            parts.append(f"{100 * self.acceptance:.1f} % of drafted tokens accepted{by_position}")
-        if self.length is not None:
-            parts.append(f"{self.length:.2f} tokens per step")
-        return ", ".join(parts)
+            positions = f" ({self.positions_in_words()})" if self.by_position else ""
+            accepted = f"{100 * self.acceptance:.1f} % of drafted tokens accepted{positions}"
+        return ", ".join(filter(None, (accepted, self.length_in_words())))
+
+    def positions_in_words(self) -> str:
+        shares = ", ".join(f"{100 * share:.0f}" for share in self.by_position)
+        return f"by position {shares} %" if shares else ""
+
+    def length_in_words(self) -> str:
+        return "" if self.length is None else f"{self.length:.2f} tokens per step"
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
