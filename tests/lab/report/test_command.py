@@ -1,4 +1,4 @@
-"""The report's command repeats the run with its variables, whatever folder it is read in."""
+"""The report's command repeats the run with its variables."""
 
 from firesteel.config import HIDDEN
 from firesteel.lab.report.command import make_command
@@ -17,16 +17,13 @@ def test_settings_and_variables_are_in_the_command():
     assert command(order=order, surroundings=around) == words
 
 
-def test_cells_in_the_current_folder_do_not_matter(tmp_path, monkeypatch):
-    (tmp_path / "firesteel-rerun" / "cells").mkdir(parents=True)
-    (tmp_path / "firesteel-rerun" / "cells" / "matrix.json").write_text("{}")
-    monkeypatch.chdir(tmp_path)
+def test_gates_of_a_matrix_are_left_to_a_rerun_which_writes_their_file():
     matrix = {
         "gates": {"kv_dtype": ["auto", "fp8"]},
         "matrix": {"gates": {"kv_dtype": ["auto", "fp8"]}},
         "cells": [],
     }
-    assert command(matrix=matrix).startswith("firesteel lab matrix --gates kv_dtype=auto,fp8")
+    assert command(matrix=matrix) == "firesteel lab rerun result.json"
 
 
 def test_hidden_secret_stays_hidden():
