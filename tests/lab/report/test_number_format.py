@@ -28,5 +28,5 @@ def test_durations_are_in_words(seconds, text):
     assert duration(seconds).replace(NO_BREAK, " ") == text
 
 
-def test_intervals_have_three_digits():
-    assert interval(655.61, 1061.4) == "656 to 1,061"
+def test_intervals_have_four_digits():
+    assert interval(655.61, 1061.4) == "655.6 to 1,061"

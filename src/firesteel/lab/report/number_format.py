@@ -32,7 +32,7 @@ def signed_percent(share: float) -> str:
 
 
 def interval(low: float, high: float) -> str:
-    return " to ".join(f"{end:,.0f}" if abs(end) >= 1000 else f"{end:.3g}" for end in (low, high))
+    return f"{precise(low)} to {precise(high)}"
 
 
 def duration(seconds: float) -> str:
