@@ -20,8 +20,8 @@ from firesteel.lab.level import (
     MODES,
     STRESS,
     Level,
-    find_level,
     list_levels,
+    parse_levels,
     with_prerequisites,
 )
 
@@ -54,7 +54,9 @@ def setting(default: Any, help_text: str, *, identifies: bool | str = False) -> 
 class LabSpec:
     mode: str = setting("all", f"set of levels: {', '.join(MODES)}")
     level: str = setting(
-        "", "a single level, with those it needs: " + ", ".join(f"{level} {level.title}" for level in LEVELS)
+        "",
+        "only these levels, such as 2,4, with those they need: "
+        + ", ".join(f"{level} {level.title}" for level in LEVELS),
     )
     engine: str = setting(
         "firesteel",
@@ -74,11 +76,16 @@ class LabSpec:
     )
     trace: str = setting("", "profile of the engine: PyTorch's JSON or nsys's SQLite export")
     gates: tuple[str, ...] = setting(
-        (), "gate of the level 6 matrix, such as kv_dtype=auto,fp8; repeatable (default: chosen by device)"
+        (),
+        "gate of the level 6 matrix, such as kv_dtype=auto,fp8 or env:NAME=1,2; repeatable (default: by device)",
     )
+    gates_file: str = setting("", "TOML file of gates and named configurations for level 6")
     baseline: str = setting("", "earlier result for level 5 (default: the first run in --out)")
     slower: float = setting(3.0, "slowdown in percent that fails level 5")
     more_gb: float = setting(1.0, "growth of peak memory in GB that fails level 5")
+    reference: str = setting(
+        "", "reference for level 2 that firesteel lab reference recorded from a trusted server"
+    )
     reference_url: str = setting("", "reference server for level 2 (default: compute locally, small models only)")
     quick: bool = setting(False, "take minutes on a CPU; the report lists what was reduced", identifies=True)
     debug: bool = setting(
@@ -123,10 +130,12 @@ class LabSpec:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise UserError(f"--mode {self.mode}: must be one of {', '.join(MODES)}")
-        if self.level and self.level not in map(str, LEVELS):
-            raise UserError(f"--level {self.level}: must be one of {', '.join(map(str, LEVELS))}")
+        if self.level:
+            parse_levels(self.level)
         if self.url and self.flags:
             raise UserError("flags for an engine cannot be combined with --url: that server already runs")
+        if self.reference and self.reference_url:
+            raise UserError("--reference and --reference-url name two references: leave one out")
         self._check_stress()
         _ = self.bench_plan, parse_formats(self.formats)  # raise for impossible values
 
@@ -161,7 +170,12 @@ class LabSpec:
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        return with_prerequisites(find_level(self.level)) if self.level else list_levels(self.mode)
+        return with_prerequisites(self.named_levels) if self.level else list_levels(self.mode)
+
+    @property
+    def named_levels(self) -> tuple[Level, ...]:
+        """The levels of --level, which a run must judge."""
+        return parse_levels(self.level) if self.level else ()
 
     def engine_flag(self, name: str) -> list[str]:
         """Returns the values that the engine's flags give `--name`, as --name value or --name=value."""

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import quote
 
 from firesteel.lab.board.board import Board, BoardSection
 from firesteel.lab.board.entry import RANKED_BY, Measured
@@ -88,7 +87,7 @@ def _table(table: BoardTable, folder: Path) -> Table:
 
 def _cell(cell: BoardCell, folder: Path) -> Cell:
     tone = PLAIN if cell.verdict is None else VERDICT_TONES[cell.verdict]
-    link = quote(os.path.relpath(cell.link, folder.resolve())) if cell.link else ""
+    link = os.path.relpath(cell.link, folder.resolve()) if cell.link else ""
     return Cell(cell.text, tone, note=cell.note, link=link)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from firesteel.config import HIDDEN, hide_secrets, is_secret
+from firesteel.config import HIDDEN, hide_in_text, hide_secrets, is_secret
 from firesteel.device import find_device
 from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.bench.result import BenchResult
@@ -17,7 +17,7 @@ from firesteel.lab.path.slots import SlotTable
 from firesteel.lab.verdict import Verdict, conclude
 from firesteel.surroundings import PACKAGE, find_commit
 
-DONE, CRASHED, TOO_LONG = "done", "crashed", "too long"
+DONE, CRASHED, TOO_LONG, NOT_MEASURED = "done", "crashed", "too long", "not measured"
 CONFIGURATION = "configuration"  # the gate whose values are names of configurations
 NOT_JUDGED = "measured by an earlier version, which did not judge its kernel path"
 FIGURES = {"tg_tok_s": "tok/s", "pp_tok_s": "tok/s", "ttft_ms": "ms", "peak_memory_gb": "GB", "startup_s": "s"}
@@ -32,7 +32,7 @@ class Configuration:
 
     name: str
     flags: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)  # an empty value: the variable is not set
+    environment: Mapping[str, str] = field(default_factory=dict)
     expect: str = ""  # as --expect
     path: str = ""  # as --path
 
@@ -49,7 +49,15 @@ class Matrix:
     engine: str = "firesteel"
     model: str = "kindling"
     flags: tuple[str, ...] = ()  # of every cell
+    environment: Mapping[str, str] = field(default_factory=dict)  # of every cell, beside this process's own
     plan: BenchPlan = SMALL
+    level: str = "2,4"  # of the lab run that a cell is
+    quick: bool = True  # of its level 2
+    path: str = ""  # of cells whose configuration has none, as is `expect`
+    expect: str = ""
+    reference: str = ""  # of level 2, as is `reference_url`
+    reference_url: str = ""
+    keep_going: bool = False  # True: measure cells whose kernel path failed
     cell_s: float = 3600.0  # time limit of a cell
     debug: bool = False
     ready_s: float = 1800.0  # these three apply to a cell's server
@@ -64,8 +72,15 @@ class Matrix:
         engine, *flags = hide_secrets((self.engine, *self.flags))
         gates = {name: list(values) for name, values in self.gates.items()}
         configurations = [configuration.as_dict() for configuration in self.configurations]
-        shown = {"gates": gates, "configurations": configurations, "engine": engine, "flags": flags}
-        return {**asdict(self), **shown}
+        return {
+            **asdict(self),
+            "gates": gates,
+            "configurations": configurations,
+            "engine": engine,
+            "flags": flags,
+            "environment": hide_variables(self.environment),
+            "reference_url": hide_in_text(self.reference_url),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +100,27 @@ class Origin:
 class CellOutcome:
     """The result of a cell, which is a lab run. A cell without a rank is shown, but never best."""
 
-    status: str  # DONE, CRASHED or TOO_LONG
+    status: str  # NOT_MEASURED: its kernel path failed, so the benchmark was left out
     gates: dict[str, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()  # of its server, secrets hidden
-    environment: dict[str, str] = field(default_factory=dict)  # that it set, secrets hidden; empty values: unset
+    environment: dict[str, str] = field(default_factory=dict)  # that it set, secrets hidden
     verdict: Verdict = Verdict.UNPROVEN  # on its run
     slots: SlotTable | None = None  # of its kernel path
     unranked: str = NOT_JUDGED  # why it has no rank; empty if it has one
     rank: int | None = None  # from 1, by RANKED_BY
     folder: str = ""  # of its run with report.html, relative to the folder of the matrix's result
     figures: dict[str, float] = field(default_factory=dict)
-    samples: dict[str, tuple[float, ...]] = field(
-        default_factory=dict
-    )  # one per run, of the figures that have them
-    reason: str = ""  # of a failure
+    samples: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of figures, a value per run
+    reason: str = ""  # of a verdict that is not passed
     seconds: float = 0.0
     commit: str | None = None
     device: str | None = None
     bench: BenchResult | None = None
+
+    @classmethod
+    def failed(cls, status: str, reason: str) -> CellOutcome:
+        """Returns the outcome of a cell without a result."""
+        return cls(status=status, verdict=Verdict.FAILED, reason=reason, unranked=reason)
 
     @property
     def origin(self) -> Origin:
@@ -171,12 +189,14 @@ def summarise(matrix: Matrix, outcomes: Sequence[CellOutcome], origin: Origin | 
     """Builds the result. `origin` is that of cells measured now; the summary names cells of another origin."""
     done = sum(cell.status == DONE for cell in outcomes)
     mixed = list_other_origins(outcomes, origin) if origin else []
+    num_unranked = sum(bool(cell.unranked) for cell in outcomes)
+    without_rank = f", {num_unranked} without a rank" if num_unranked else ""
     return MatrixResult(
         gates=matrix.gates,
         figures={name: unit for name, unit in FIGURES.items() if any(name in cell.figures for cell in outcomes)},
         cells=tuple(replace(cell, bench=None, samples=sample_runs(cell.bench)) for cell in rank(outcomes)),
         matrix=matrix,
-        words="; ".join([f"{done} of {len(outcomes)} cells done", *mixed]),
+        words="; ".join([f"{done} of {len(outcomes)} cells done{without_rank}", *mixed]),
         all_done=done == len(outcomes),
     )
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from firesteel.lab.compare.compare import FASTER, SLOWER, THRESHOLD, judge
 from firesteel.lab.compare.interval import estimate, share_confidence
 from firesteel.lab.matrix.result import DONE, LOWER_IS_BETTER, CellOutcome, MatrixResult
 
-MEASURED_ONCE = 0.10  # change from which a figure without repeats, such as start-up, counts
 STRONGEST = math.log(1.25)  # change of the strongest colour, unless others are larger
 
 
@@ -18,6 +16,7 @@ STRONGEST = math.log(1.25)  # change of the strongest colour, unless others are 
 class CellChange:
     share: float  # of the baseline: 0.05 is 5 % more
     heat: float  # -1 worst, 0 inside the noise, 1 best
+    is_repeated: bool  # False: measured once, so that its noise is unknown
 
 
 def find_baseline(measured: MatrixResult) -> CellOutcome | None:
@@ -41,17 +40,10 @@ def compare_cells(measured: MatrixResult, figure: str) -> dict[int, CellChange]:
     for number, cell in others.items():
         share = cell.figures[figure] / baseline.figures[figure] - 1.0
         old, new = baseline.samples.get(figure, ()), cell.samples.get(figure, ())
-        verdict = _judge(share, old, new, confidence, is_higher_better=is_higher_better)
+        is_repeated = len(old) > 1 and len(new) > 1
+        _, low, high = estimate(old, new, confidence) if is_repeated else (share, -math.inf, math.inf)
+        verdict = judge(share, low, high, THRESHOLD, is_higher_better=is_higher_better)
         direction = {FASTER: 1.0, SLOWER: -1.0}.get(verdict, 0.0)
-        changes[number] = CellChange(share, direction * abs(math.log1p(share)))
+        changes[number] = CellChange(share, direction * abs(math.log1p(share)), is_repeated)
     strongest = max([STRONGEST, *(abs(change.heat) for change in changes.values())])
-    return {number: CellChange(change.share, change.heat / strongest) for number, change in changes.items()}
-
-
-def _judge(
-    share: float, old: Sequence[float], new: Sequence[float], confidence: float, *, is_higher_better: bool
-) -> str:
-    if len(old) < 2 or len(new) < 2:
-        return judge(share, share, share, MEASURED_ONCE, is_higher_better=is_higher_better)
-    _, low, high = estimate(old, new, confidence)
-    return judge(share, low, high, THRESHOLD, is_higher_better=is_higher_better)
+    return {number: replace(change, heat=change.heat / strongest) for number, change in changes.items()}

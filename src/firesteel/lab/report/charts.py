@@ -30,8 +30,9 @@ from firesteel.lab.report.number_format import percent, short
 
 ROW = 44  # height of a row of samples
 MAX_DOTS = 60
+BESIDE = 4.0  # between the error bars of two lines
 CUT = 1.5  # times the highest value, beyond which intervals are cut
-MAX_MARKED = 40  # points above which a line has no dots
+MAX_MARKED = 16  # points above which a line has no dots
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,10 @@ def line_chart(
     x_scale = Scale(xs[0], xs[-1], LEFT, WIDTH - RIGHT, is_log)
     y_scale = Scale(0.0, levels[-1], HEIGHT - BOTTOM, TOP)
     parts = [frame(levels, y_scale, y_title), x_axis(xs, x_scale, x_title, tick_format)]
-    parts += [_line(line, number, x_scale, y_scale) for number, line in enumerate(lines)]
+    middle = (len(lines) - 1) / 2
+    parts += [
+        _line(line, number, x_scale, y_scale, BESIDE * (number - middle)) for number, line in enumerate(lines)
+    ]
     names = [line.name for line in lines]
     parts.append(legend(names, HEIGHT + 6))
     return svg(WIDTH, HEIGHT + 8 + 16 * len(legend_rows(names)), parts)
@@ -136,10 +140,11 @@ def _add_up(pieces: Sequence[tuple[str, float]]) -> Sequence[tuple[str, float]]:
 
 def _samples(row: SampleRow, top: float, scale: Scale) -> list[str]:
     middle = top + 28
-    words = "  ".join(f"{name} {short(value)}" for name, value in row.marks)
+    words = " · ".join(f"{name} {short(value)}" for name, value in row.marks)
     parts = head(12, WIDTH - 16, top + 12, row.name, words)
     parts.append(f'<line class="base" x1="12" x2="{WIDTH - 16}" y1="{middle}" y2="{middle}"/>')
-    dots = "".join(f"M{scale(value):.1f} {middle}h0" for value in _thin(row.values))
+    places = dict.fromkeys(round(scale(value)) for value in _thin(row.values))
+    dots = "".join(f"M{x} {middle}h0" for x in places)
     parts.append(f'<path class="dots" d="{dots}"/>')
     marks = "".join(f"M{scale(value):.1f} {middle - 8}v16" for _, value in row.marks)
     parts.append(f'<path class="mark" d="{marks}"/>')
@@ -154,8 +159,11 @@ def _thin(values: Sequence[float]) -> list[float]:
     return [ordered[round(number * (len(ordered) - 1) / (MAX_DOTS - 1))] for number in range(MAX_DOTS)]
 
 
-def _line(line: ChartLine, number: int, x_scale: Scale, y_scale: Scale) -> str:
-    """Draws a line; from the last colour on, lines are dashed as well, to differ from the first ones."""
+def _line(line: ChartLine, number: int, x_scale: Scale, y_scale: Scale, beside: float) -> str:
+    """Draws a line with its error bars `beside` its points, where they do not cover those of other lines.
+
+    From the last colour on, lines are dashed as well, to differ from the first ones.
+    """
     colour = f"c{number % COLOURS}"
     dashes = " dashed" if line.is_dashed or number >= COLOURS else ""
     places = [(x_scale(point.x), y_scale(point.y)) for point in line.points]
@@ -166,7 +174,7 @@ def _line(line: ChartLine, number: int, x_scale: Scale, y_scale: Scale) -> str:
     for (x, y), point in zip(places, line.points, strict=True):
         said = f"{short(point.x)}, {short(point.y)}"
         if point.interval is not None:
-            parts.append(_error_bar(point.interval, x, y_scale, colour))
+            parts.append(_error_bar(point.interval, x + beside, y_scale, colour))
             said += f" ({short(point.interval[0])} to {short(point.interval[1])})"
         title = f"<title>{escape(line.name)}: {said}</title>"
         parts.append(f'<circle class="{colour}" cx="{x:.1f}" cy="{y:.1f}" r="3.5">{title}</circle>')

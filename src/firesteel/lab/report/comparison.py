@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firesteel.lab.compare.compare import FASTER, LESS_MEMORY, MORE_MEMORY, SLOWER, Change, limit
+from firesteel.lab.compare.compare import FASTER, LESS_MEMORY, MORE_MEMORY, SLOWER, UNCLEAR, Change
 from firesteel.lab.compare.interval import mean_interval
 from firesteel.lab.compare.key_figures import pick_key_figures
 from firesteel.lab.compare.samples import RunSamples
@@ -27,16 +27,22 @@ from firesteel.lab.report.number_format import precise, signed_percent
 from firesteel.lab.result import LabResult
 
 MET = {True: ("met", GOOD), False: ("not met", BAD), None: ("unclear", DOUBTFUL)}
-CHANGE_TONES = {SLOWER: BAD, MORE_MEMORY: BAD, FASTER: GOOD, LESS_MEMORY: GOOD}
+CHANGE_TONES = {SLOWER: BAD, MORE_MEMORY: BAD, FASTER: GOOD, LESS_MEMORY: GOOD, UNCLEAR: DOUBTFUL}
 
 
 def review(result: LabResult) -> list[Part]:
-    """Shows hypothesis, criteria, result and verdict."""
+    """Shows hypothesis, verdict, and the criteria that the comparison below does not show."""
     sheet = result.review
     if sheet is None:
         return []
-    rows = [Finding(row.criterion, *MET[row.met], f"{row.found}\nwanted: {row.wanted}") for row in sheet.criteria]
-    sides = f"{sheet.gate}={sheet.off} compared with {sheet.gate}={sheet.on}, {sheet.rounds} rounds each"
+    compared = result.any_comparison
+    shown = [] if compared is None else [f"{row.name}: {row.figure}" for row in compared.rows]
+    rows = [
+        Finding(row.criterion, *MET[row.met], f"{row.found}\nwanted: {row.wanted}")
+        for row in sheet.criteria
+        if row.criterion not in shown
+    ]
+    sides = f"{sheet.gate}={sheet.on} compared with {sheet.off}, {sheet.rounds} rounds each"
     return [
         Paragraph(f"Hypothesis: {sheet.hypothesis}"),
         Paragraph(f"Verdict: {sheet.verdict}. {sheet.why}", REVIEW_TONES.get(sheet.verdict, DOUBTFUL)),
@@ -66,7 +72,7 @@ def _change(row: Change) -> list[Cell | str]:
         Cell(row.verdict, CHANGE_TONES.get(row.verdict, PLAIN)),
         f"{precise(row.before)} {row.unit}",
         f"{precise(row.after)} {row.unit}",
-        f"{signed_percent(limit(row.low))} to {signed_percent(limit(row.high))}",
+        row.interval,
     ]
 
 

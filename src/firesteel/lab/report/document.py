@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 GOOD, BAD, DOUBTFUL, PLAIN = "good", "bad", "doubtful", ""
 ICONS = {GOOD: "✓", BAD: "✗", DOUBTFUL: "?", PLAIN: "·"}  # always beside a word
@@ -15,8 +15,7 @@ class Cell:
     tone: str = PLAIN
     heat: float | None = None  # background: -1 worst, 0 grey, 1 best
     bar: float | None = None  # 0 to 1, the length of a bar below the text
-    limit: float | None = None  # 0 to 1, a mark on the bar
-    note: str = ""  # small text below
+    note: str = ""  # small text behind it
     link: str = ""
 
 
@@ -33,6 +32,16 @@ class Table:
     headings: Sequence[str]
     rows: Sequence[Sequence[Cell | str]]
     caption: str = ""
+    title: str = ""
+
+    def without_empty_columns(self) -> Table:
+        kept = [
+            index
+            for index in range(len(self.headings))
+            if any(row[index] not in ("", Cell("")) for row in self.rows)
+        ]
+        rows = [[row[index] for index in kept] for row in self.rows]
+        return replace(self, headings=[self.headings[index] for index in kept], rows=rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +126,7 @@ class Document:
     tone: str
     facts: Sequence[str] = ()  # under the title
     lines: Sequence[str] = ()  # under the verdict
+    reductions: Sequence[str] = ()  # what was left out of the run, folded
     highlights: Sequence[Highlight] = ()
     badges: Sequence[Badge] = ()
     findings: Sequence[Finding] = ()  # what needs attention

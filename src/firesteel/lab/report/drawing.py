@@ -13,6 +13,7 @@ WIDTH, HEIGHT = 380, 230
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 24, 38
 COLOURS = 12  # the page's classes c0 to c11
 CHARACTER = 6.4  # average width
+ENTRY = 7.0  # width of a character in a legend, with the space to the next entry
 
 Format = Callable[[float], str]
 
@@ -79,7 +80,7 @@ def legend_rows(names: Sequence[str]) -> list[list[tuple[int, str]]]:
     rows: list[list[tuple[int, str]]] = [[]]
     x = 0.0
     for number, name in enumerate(names):
-        width = 22 + CHARACTER * len(name)
+        width = 22 + ENTRY * len(name)
         if x + width > WIDTH - 16 and rows[-1]:
             rows.append([])
             x = 0.0
@@ -95,7 +96,7 @@ def legend(names: Sequence[str], top: float) -> str:
         for number, name in entries:
             parts.append(f'<rect class="c{number % COLOURS}" x="{x:.0f}" y="{y - 4:.0f}" width="10" height="10"/>')
             parts.append(text(x + 14, y + 5, name, "label"))
-            x += 22 + CHARACTER * len(name)
+            x += 22 + ENTRY * len(name)
     return "".join(parts)
 
 

@@ -12,6 +12,7 @@ from firesteel.lab.result import LabResult
 from firesteel.lab.verdict import Verdict
 
 REVIEW_TONES = {ACCEPTED: GOOD, REJECTED: BAD}
+MIN_LINES, MAX_LINES = 4, 6  # parts of a list that is split into lines, and lines that are shown
 VERDICT_TONES = {
     Verdict.PASSED: GOOD,
     Verdict.FAILED: BAD,
@@ -30,10 +31,10 @@ class Headline:
 
 def make_headline(result: LabResult) -> Headline:
     words, tone = _judge_levels(result) if result.levels else _judge_without_levels(result)
-    lines = [f"reduced: {line}" for line in result.reductions]
+    lines: tuple[str, ...] = ()
     if result.unfinished:
-        lines.insert(0, f"the run ended early: level {', '.join(map(str, result.unfinished))} was not reached")
-    return Headline(words, tone, tuple(lines), tuple(list_findings(result)))
+        lines = (f"the run ended early: level {', '.join(map(str, result.unfinished))} was not reached",)
+    return Headline(words, tone, lines, tuple(list_findings(result)))
 
 
 def _judge_levels(result: LabResult) -> tuple[str, str]:
@@ -100,7 +101,7 @@ def _attend(level: LevelResult) -> list[Finding]:
             f"{level.level} {level.level.title}: {check.check}",
             check.verdict.words,
             VERDICT_TONES[check.verdict],
-            check.words,
+            list_lines(check.words),
             check.cure,
         )
         for check in rows
@@ -119,9 +120,18 @@ def explain(level: LevelResult, name: str) -> Finding:
     """Returns the reason of a level without checks: of a server that failed, with its diagnosis and last line."""
     words, tone = level.verdict.words, VERDICT_TONES[level.verdict]
     if level.diagnosis is None:
-        return Finding(name, words, tone, level.reason.removeprefix(f"{words}: "))
+        return Finding(name, words, tone, list_lines(level.reason.removeprefix(f"{words}: ")))
     lines = [level.diagnosis.words, *level.diagnosis.evidence[-1:]]
     return Finding(name, words, tone, "\n".join(lines), level.diagnosis.cure)
+
+
+def list_lines(words: str) -> str:
+    """Puts the parts of a long list on lines of their own, and counts those beyond MAX_LINES."""
+    parts = words.split("; ")
+    if len(parts) < MIN_LINES:
+        return words
+    more = len(parts) - MAX_LINES
+    return "\n".join([*parts[:MAX_LINES], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _name(levels: Sequence[LevelResult]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.compare.compare import FASTER, SLOWER, Change
 from firesteel.lab.compare.interval import mean_interval
@@ -18,7 +20,7 @@ CHANGE_TONES = {SLOWER: BAD, FASTER: GOOD}
 
 
 def make_highlights(result: LabResult) -> list[Highlight]:
-    """Returns the speed of prompts and of generation, the time to the first token, and the share of the roofline."""
+    """Returns the speeds of prompt and generation, the time to the first token, and the share of the roofline."""
     bench = result.any_bench
     if bench is None or result.review is not None:
         return []
@@ -27,10 +29,12 @@ def make_highlights(result: LabResult) -> list[Highlight]:
     changes = compare_key_figures(earlier[-1].figures, figures) if earlier else {}
     since = "" if not earlier else f"since {describe_time(earlier[-1].time_utc)}"
     remarks = {name: describe_change(change, since) for name, change in changes.items()}
-    if result.levels and not result.has_counted_bench:
+    is_invalid = bool(result.levels) and not result.has_counted_bench
+    if is_invalid:
         remarks = {figure.name: DOES_NOT_COUNT for figure in figures}
     shown = [_highlight(figure, remarks.get(figure.name)) for figure in figures]
-    return [*shown, *_make_fourth(bench, figures)]
+    fourth = _make_fourth(bench, figures)
+    return [*shown, *(replace(figure, remark=DOES_NOT_COUNT if is_invalid else None) for figure in fourth)]
 
 
 def _highlight(figure: KeyFigure, remark: Cell | None) -> Highlight:
@@ -42,14 +46,14 @@ def _highlight(figure: KeyFigure, remark: Cell | None) -> Highlight:
         value=precise(samples.median),
         unit=samples.unit,
         interval=_describe_interval(samples.runs),
-        note=figure.row.name,
+        note=f"{len(samples.runs)} runs of {figure.row.name}",
         remark=remark,
     )
 
 
 def _describe_interval(runs: tuple[float, ...]) -> str:
     ends = mean_interval(runs)
-    return "a single run, no interval" if ends is None else f"95 %: {interval(*ends)}, {len(runs)} runs"
+    return "a single run has no interval" if ends is None else f"95 %: {interval(*ends)}"
 
 
 def describe_change(change: Change, since: str) -> Cell:

@@ -24,7 +24,7 @@ from firesteel.lab.report.document import (
     Section,
     Table,
 )
-from firesteel.lab.report.html_table import WIDE, has_heat, write_name, write_table
+from firesteel.lab.report.html_table import WIDE, has_heat, is_small, write_name, write_table
 
 STYLE = Path(__file__).with_name("page.css")
 
@@ -45,17 +45,21 @@ def _head(document: Document) -> str:
     """Writes all that comes before the first section."""
     facts = "".join(f"<li>{escape(fact)}</li>" for fact in document.facts)
     lines = "".join(f"<li>{escape(line)}</li>" for line in document.lines)
-    verdict = f"{_icon(document.tone)}<div><strong>{escape(document.verdict)}</strong>{_list(lines, 'lines')}</div>"
+    reduced = _list("".join(f"<li>{escape(line)}</li>" for line in document.reductions), "lines")
+    if reduced:
+        title = f"{len(document.reductions)} parts of this run were reduced"
+        reduced = f"<details><summary>{title}</summary>{reduced}</details>"
+    words = f"<strong>{escape(document.verdict)}</strong>{_list(lines, 'lines')}{reduced}"
     links = "".join(f'<a href="#{_anchor(section)}">{escape(section.title)}</a>' for section in document.sections)
     attention = f"<h2>What needs attention</h2>{_findings(document.findings)}" if document.findings else ""
     return (
         f"<header><h1>{escape(document.title)}</h1>{_list(facts, 'facts')}</header>\n"
-        f'<div class="verdict {document.tone}">{verdict}</div>\n'
+        f'<div class="verdict {document.tone}">{_icon(document.tone)}<div>{words}</div></div>\n'
         f"{_list(''.join(map(_highlight, document.highlights)), 'highlights', 'Key figures')}\n"
         f"{_list(''.join(map(_badge, document.badges)), 'badges', 'Slots of the kernel path')}\n"
         + (f'<section class="attention">{attention}</section>\n' if attention else "")
         + _files(document)
-        + (f'<nav aria-label="Sections">{links}</nav>\n' if links else "")
+        + (f'<nav aria-label="Sections">{links}</nav>\n' if len(document.sections) > 1 else "")
     )
 
 
@@ -114,7 +118,7 @@ def _parts(parts: Sequence[Part]) -> str:
 
 def _is_drawing(part: Part) -> bool:
     if isinstance(part, Table):
-        return has_heat(part) and len(part.headings) < WIDE
+        return is_small(part) or (has_heat(part) and len(part.headings) < WIDE)
     return isinstance(part, Chart)
 
 
@@ -144,7 +148,9 @@ def _findings(rows: Sequence[Finding]) -> str:
     for row in rows:
         text = "<br>".join(map(escape, row.text.split("\n")))
         words = f"<p>{text}</p>" if row.text else ""
-        cure = f'<p class="cure"><b>Cure</b> {escape(row.cure)}</p>' if row.cure else ""
+        cure = (
+            f'<p class="cure"><b>Cure</b> {"<br>".join(map(escape, row.cure.split("; ")))}</p>' if row.cure else ""
+        )
         name = f'<b>{escape(row.name)}</b> <span class="status {row.tone}">{escape(row.status)}</span>'
         items.append(f"<li>{_icon(row.tone)}<div><p>{name}</p>{words}{cure}</div></li>")
     return _list("".join(items), "findings")

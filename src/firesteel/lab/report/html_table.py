@@ -5,19 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from html import escape
+from urllib.parse import quote
 
 from firesteel.lab.report.document import ICONS, Cell, Table
 
-NUMBER = re.compile(r"^[-+~≈<>]?\s?[\d][\d.,]*\s?(%|k|M|G|s|ms|us|MB|GB|GiB|tok/s|GB/s|x)?$|^$|^-$")
+NUMBER = re.compile(r"^[-+~≈<>]?\s?[\d][\d.,]*\s?(%|k|M|G|s|ms|us|MB|GB|GiB|tok/s|GB/s|x)?$|^-$")
 WIDE = 4  # columns from which a table takes the full width
 STACKED = 3  # columns from which rows become cards on a narrow screen
-SHORT = 20  # characters of a cell that is not wrapped
+SHORT = 20  # characters of cells that are not wrapped
 LONG_WORD = 28  # characters of a word, such as a path, that may be broken
 AFTER_BREAK = re.compile(r"(?<=[=_,/])(?=\w)")  # places where a name may be wrapped
 
 
 def has_heat(table: Table) -> bool:
     return any(isinstance(cell, Cell) and cell.heat is not None for row in table.rows for cell in row)
+
+
+def is_small(table: Table) -> bool:
+    """Returns true for a list of facts that fits beside a drawing."""
+    texts = [cell.text if isinstance(cell, Cell) else cell for row in table.rows for cell in row[1:]]
+    return len(table.headings) == 2 and max(map(len, texts), default=0) <= SHORT
 
 
 def write_table(table: Table) -> str:
@@ -32,7 +39,8 @@ def write_table(table: Table) -> str:
     caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
     names = ["wide"] * (len(table.headings) >= WIDE) + ["cards"] * (len(table.headings) >= STACKED)
     content = f"{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-    return f'<div class="scroll"><table{_class(" ".join(names))}>{content}</table></div>'
+    title = f"<h3>{escape(table.title)}</h3>" if table.title else ""
+    return f'<div class="scroll">{title}<table{_class(" ".join(names))}>{content}</table></div>'
 
 
 def write_name(name: str) -> str:
@@ -49,12 +57,17 @@ def _row(row: Sequence[Cell], headings: Sequence[str], kinds: Sequence[str]) -> 
 def _column_kind(cells: Sequence[Cell]) -> str:
     if any(cell.heat is not None for cell in cells):
         return "heat"
-    return "number" if cells and all(NUMBER.match(cell.text) for cell in cells) else ""
+    texts = [cell.text for cell in cells if cell.text]
+    if texts and all(map(NUMBER.match, texts)):
+        return "number"
+    if all(len(text) <= SHORT and "\n" not in text for text in texts):
+        return "word"
+    return "text long" if any(len(word) > LONG_WORD for text in texts for word in text.split()) else "text"
 
 
 def _cell(cell: Cell, heading: str, kind: str) -> str:
     kinds = [cell.tone] if cell.tone else []
-    kinds.append(kind or _text_kind(cell.text))
+    kinds.append(kind)
     style = ""
     if cell.heat is not None:
         kinds += ["better"] if cell.heat > 0 else ["worse"] if cell.heat < 0 else []
@@ -64,25 +77,14 @@ def _cell(cell: Cell, heading: str, kind: str) -> str:
     return f'<td data-label="{escape(heading)}"{_class(" ".join(filter(None, kinds)))}{style}>{_content(cell)}</td>'
 
 
-def _text_kind(text: str) -> str:
-    if len(text) <= SHORT and "\n" not in text:
-        return "word"
-    return "text long" if max(map(len, text.split()), default=0) > LONG_WORD else "text"
-
-
 def _content(cell: Cell, *, is_name: bool = False) -> str:
-    text = "<br>".join(write_name(line) if is_name else escape(line) for line in cell.text.split("\n"))
-    text = f'<a href="{escape(cell.link)}">{text}</a>' if cell.link else text
-    note = f"<small>{escape(cell.note)}</small>" if cell.note else ""
+    lines = cell.text.split("\n")
+    text = "<br>".join(write_name(line) if is_name or " " not in line else escape(line) for line in lines)
+    text = f'<a href="{quote(cell.link)}">{text}</a>' if cell.link else text
+    note = f" <small>{escape(cell.note)}</small>" if cell.note else ""
     icon = f'<span aria-hidden="true">{ICONS[cell.tone]}</span> ' if cell.tone else ""
-    return f"{icon}{text}{note}{_bar(cell)}"
-
-
-def _bar(cell: Cell) -> str:
-    if cell.bar is None:
-        return ""
-    limit = "" if cell.limit is None else f'<i style="left:{100 * cell.limit:.1f}%"></i>'
-    return f'<span class="bar"><b style="width:{100 * cell.bar:.1f}%"></b>{limit}</span>'
+    bar = "" if cell.bar is None else f'<span class="bar"><b style="width:{100 * cell.bar:.0f}%"></b></span>'
+    return f"{icon}{text}{note}{bar}"
 
 
 def _class(names: str) -> str:

@@ -23,7 +23,7 @@ def slots(result: LabResult) -> list[Part]:
     judged_as = f"path {table.path}" if table.path else "no fallback on this device"
     caption = f"{table.engine}, judged as: {judged_as}; expected slots without a value leave the path unproven"
     headings = ["slot", "state", "value", "expected", "evidence", "cure"]
-    return [Table(headings, [_slot(row) for row in table.rows], caption)]
+    return [Table(headings, [_slot(row) for row in table.rows], caption).without_empty_columns()]
 
 
 def _slot(row: SlotRow) -> list[Cell | str]:
@@ -36,7 +36,7 @@ def _slot(row: SlotRow) -> list[Cell | str]:
         row.value,
         row.expected,
         evidence,
-        row.cure if needs_cure else "",
+        row.cure.replace("; ", "\n") if needs_cure else "",
     ]
 
 
@@ -45,17 +45,16 @@ def kernels(result: LabResult) -> list[Part]:
     ran = result.any_kernels
     if not ran:
         return []
-    is_timed = any(calls.seconds for calls in ran)
     is_launched = any(calls.launches for calls in ran)
-    headings = ["op", "implementation", "activations", "calls", *["us per call"] * is_timed]
+    headings = ["op", "implementation", "activations", "calls", "us per call"]
     headings += ["proof", "launched"] if is_launched else []
-    rows = [_op(calls, is_timed=is_timed, is_launched=is_launched) for calls in ran]
+    rows = [_op(calls, is_launched=is_launched) for calls in ran]
     caption = "from the ledger: what was called, not what was planned"
     table = Table(headings, rows, caption if is_launched else f"{caption}; no kernel was launched on a GPU")
-    return [Fold(f"ops that ran ({len(ran)})", [table], is_open=len(ran) <= MAX_OPEN)]
+    return [Fold(f"ops that ran ({len(ran)})", [table.without_empty_columns()], is_open=len(ran) <= MAX_OPEN)]
 
 
-def _op(calls: OpCalls, *, is_timed: bool, is_launched: bool) -> list[Cell | str]:
+def _op(calls: OpCalls, *, is_launched: bool) -> list[Cell | str]:
     us = f"{1e6 * calls.seconds / calls.calls:.0f}" if calls.calls and calls.seconds else ""
     proof: list[Cell | str] = []
     if is_launched:
@@ -66,7 +65,7 @@ def _op(calls: OpCalls, *, is_timed: bool, is_launched: bool) -> list[Cell | str
         calls.implementation,
         calls.activation,
         "" if calls.calls is None else str(calls.calls),
-        *[us] * is_timed,
+        us,
         *proof,
     ]
 

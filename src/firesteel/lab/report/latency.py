@@ -10,7 +10,7 @@ from firesteel.lab.report.number_format import precise
 from firesteel.lab.report.speed import name_row
 from firesteel.lab.result import LabResult
 
-MAX_ROWS = 36  # a chart states how many it leaves out
+MAX_ROWS = 12  # a chart states how many it leaves out
 LATENCIES = {
     "ttft_ms": "Time to the first token",
     "itl_ms": "Between tokens",

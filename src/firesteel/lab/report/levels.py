@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from firesteel.lab.level_result import LevelCheck, LevelResult
 from firesteel.lab.report.document import BAD, Finding, Findings, Fold, Paragraph, Part
-from firesteel.lab.report.headline import VERDICT_TONES, explain
+from firesteel.lab.report.headline import VERDICT_TONES, explain, list_lines
 from firesteel.lab.report.number_format import duration
 from firesteel.lab.result import LabResult
+from firesteel.lab.verdict import Verdict
 
 
 def levels(result: LabResult) -> list[Part]:
@@ -14,7 +15,6 @@ def levels(result: LabResult) -> list[Part]:
 
 
 def _level(level: LevelResult) -> Fold:
-    """A level that did not pass is open."""
     checks = list_checks(level)
     parts: list[Part] = [Findings([_finding(check) for check in checks])] if checks else []
     if not level.checks:
@@ -30,7 +30,6 @@ def _level(level: LevelResult) -> Fold:
         status=level.verdict.words if does_count else "does not count",
         tone=VERDICT_TONES[level.verdict] if does_count else BAD,
         note=_note(level),
-        is_open=level.failed or not does_count,
     )
 
 
@@ -42,11 +41,12 @@ def list_checks(level: LevelResult) -> list[LevelCheck]:
 
 def _note(level: LevelResult) -> str:
     passed = sum(check.passed for check in level.checks)
-    counted = f"{passed} of {len(level.checks)} checks passed" if level.checks else ""
+    possible = sum(check.verdict is not Verdict.NOT_APPLICABLE for check in level.checks)
+    counted = f"{passed} of {possible} checks passed" if possible else ""
     took = duration(level.seconds) if level.seconds >= 1 else ""
     return " · ".join(word for word in (counted, took) if word)
 
 
 def _finding(check: LevelCheck) -> Finding:
     cure = "" if check.passed else check.cure
-    return Finding(check.check, check.verdict.words, VERDICT_TONES[check.verdict], check.words, cure)
+    return Finding(check.check, check.verdict.words, VERDICT_TONES[check.verdict], list_lines(check.words), cure)

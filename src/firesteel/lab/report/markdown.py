@@ -26,8 +26,9 @@ ICONS = {GOOD: "✅ ", BAD: "❌ ", DOUBTFUL: "⚠️ "}
 
 
 def to_markdown(document: Document) -> str:
+    reductions = [f"reduced: {line}" for line in document.reductions]
     head = [f"# {document.title}", " · ".join(document.facts), f"**{_icon(document.tone)}{document.verdict}**"]
-    head.append("\n".join(f"- {line}" for line in document.lines))
+    head.append("\n".join(f"- {line}" for line in (*document.lines, *reductions)))
     head += [_highlights(document.highlights)] if document.highlights else []
     head += [_table(_badges(document.badges))] if document.badges else []
     head += [f"## What needs attention\n\n{_findings(document.findings)}"] if document.findings else []
@@ -87,7 +88,8 @@ def _findings(rows: Sequence[Finding]) -> str:
 
 
 def _table(table: Table) -> str:
-    lines = [_row(table.headings), "|" + "---|" * len(table.headings), *(_row(row) for row in table.rows)]
+    title = [f"**{table.title}**", ""] if table.title else []
+    lines = [*title, _row(table.headings), "|" + "---|" * len(table.headings), *(_row(row) for row in table.rows)]
     return "\n".join(lines) + (f"\n\n{table.caption}" if table.caption else "")
 
 

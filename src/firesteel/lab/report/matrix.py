@@ -36,7 +36,7 @@ def matrix(result: LabResult) -> list[Part]:
     if measured is None or not measured.cells:
         return []
     changes = {figure: compare_cells(measured, figure) for figure in measured.figures}
-    parts: list[Part] = [Paragraph(measured.words)] if measured.words else []
+    parts: list[Part] = [] if measured is result.matrix else [Paragraph(measured.words)]
     parts += _name_winner(measured, changes)
     table = _cell_table(measured, changes)
     if len(measured.gates) < 2 or CONFIGURATION in measured.gates:
@@ -66,7 +66,7 @@ def _explain_colours(measured: MatrixResult) -> str:
         return "No cell was measured, so there is no baseline."
     return (
         f"Compared with {_label(baseline)}. Blue is better, orange is worse, grey is inside the noise of the runs; "
-        f"{BEST} is the best of the ranked cells. A figure that was measured once counts from 10 % on."
+        f"{BEST} is the best of the ranked cells. What was measured once has no known noise, and so no colour."
     )
 
 
@@ -79,10 +79,10 @@ def _heat_map(measured: MatrixResult, figure: str, changes: Mapping[int, CellCha
     }
     columns = list(dict.fromkeys(column for _, column in known))
     rows: list[list[Cell | str]] = [
-        [f"{side}={name}", *(known.get((name, column), Cell("not run", DOUBTFUL, heat=0.0)) for column in columns)]
+        [name, *(known.get((name, column), Cell("not run", DOUBTFUL, heat=0.0)) for column in columns)]
         for name in dict.fromkeys(row for row, _ in known)
     ]
-    return Table([_name_figure(figure, measured.figures[figure]), *columns], rows)
+    return Table([side, *columns], rows, title=_name_figure(figure, measured.figures[figure]))
 
 
 def _name_figure(figure: str, unit: str) -> str:
@@ -95,42 +95,49 @@ def _value(measured: MatrixResult, number: int, figure: str, changes: Mapping[in
     value = cell.figures.get(figure)
     if cell.status != DONE or value is None:
         return Cell(cell.status if cell.status != DONE else "-", BAD if cell.status != DONE else "", heat=0.0)
-    text = (
-        f"{BEST} {precise(value)}" if not cell.unranked and value == measured.find_best(figure) else precise(value)
-    )
+    text = f"{BEST} {precise(value)}" if number == find_winner(measured, figure) else precise(value)
     if cell is find_baseline(measured):
         return Cell(text, heat=0.0, note="baseline")
     change = changes.get(number)
-    return Cell(text, heat=change.heat if change else 0.0, note=_describe(change))
-
-
-def _describe(change: CellChange | None) -> str:
-    """Returns the change in words; colours alone would say it to some readers only."""
     if change is None:
-        return ""
-    verdict = "noise" if not change.heat else "better" if change.heat > 0 else "worse"
+        return Cell(text, heat=0.0)
+    if cell.unranked and any(not other.unranked for other in measured.cells):
+        return Cell(text, heat=0.0, note=f"{signed_percent(change.share)}, not ranked")
+    return Cell(text, heat=change.heat, note=_describe(change))
+
+
+def find_winner(measured: MatrixResult, figure: str) -> int | None:
+    """Returns the position of the best ranked cell; None if cells share the value or it was measured once."""
+    best = measured.find_best(figure)
+    ranked = [number for number, cell in enumerate(measured.cells) if not cell.unranked]
+    winners = [number for number in ranked if measured.cells[number].figures.get(figure) == best]
+    is_repeated = all(len(measured.cells[number].samples.get(figure, ())) > 1 for number in winners)
+    return winners[0] if len(winners) == 1 and (is_repeated or figure == RANKED_BY) else None
+
+
+def _describe(change: CellChange) -> str:
+    """Returns the change in words; colours alone would say it to some readers only."""
+    verdict = "better" if change.heat > 0 else "worse" if change.heat else "noise" if change.is_repeated else "once"
     return f"{signed_percent(change.share)}, {verdict}"
 
 
 def _cell_table(measured: MatrixResult, changes: Changes) -> Table:
     figures = list(measured.figures)
-    has_slots = any(cell.slots is not None for cell in measured.cells)
-    has_environment = any(cell.environment for cell in measured.cells)
     headings = ["cell", "rank", "verdict", *(_name_figure(name, measured.figures[name]) for name in figures)]
-    headings += ["kernel path"] * has_slots + ["variables"] * has_environment + ["why"]
+    headings += ["kernel path", "variables", "why"]
     rows: list[list[Cell | str]] = [
         [
             Cell(_label(cell), link=f"{cell.folder}/report.html" if cell.folder else ""),
             "" if cell.rank is None else str(cell.rank),
             _verdict(cell),
-            *(_value(measured, number, name, changes[name]) for name in figures),
-            *([cell.slots.in_words() if cell.slots is not None else ""] * has_slots),
-            *(["\n".join(f"{name}={value}" for name, value in cell.environment.items())] * has_environment),
+            *(_value(measured, number, name, changes[name]) if cell.status == DONE else "" for name in figures),
+            "" if cell.slots is None else cell.slots.in_words(),
+            "\n".join(f"{name}={value}" for name, value in cell.environment.items()),
             "\n".join(dict.fromkeys(words for words in (cell.reason, cell.unranked) if words)),
         ]
         for number, cell in enumerate(measured.cells)
     ]
-    return Table(headings, rows)
+    return Table(headings, rows).without_empty_columns()
 
 
 def _verdict(cell: CellOutcome) -> Cell:

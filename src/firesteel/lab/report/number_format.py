@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+NO_BREAK = "\u00a0"
+
 
 def short(value: float) -> str:
     """Formats a number in few characters: 0.031, 4.2, 812, 12k, 3.4M."""
@@ -29,12 +31,12 @@ def signed_percent(share: float) -> str:
     return f"{100 * share:+.1f} %"
 
 
-def interval(low: float, high: float, unit: str = "") -> str:
-    return f"{precise(low)} to {precise(high)} {unit}".rstrip()
+def interval(low: float, high: float) -> str:
+    return f"{precise(low)} to {precise(high)}"
 
 
 def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     parts = [f"{hours} h" if hours else "", f"{minutes} min" if minutes else "", f"{rest} s" if not hours else ""]
-    return " ".join(part for part in parts if part)
+    return NO_BREAK.join(part.replace(" ", NO_BREAK) for part in parts if part)

@@ -18,14 +18,14 @@ def profile(result: LabResult) -> list[Part]:
     if measured is None:
         return []
     pieces = [(row.category, row.ms) for row in measured.categories]
+    headings = ["category", "ms per step", "share", "GB/s"]
     rows = [[row.category, f"{row.ms:.3f}", _percent(row.share), _rate(row.gb_s)] for row in measured.categories]
     parts: list[Part] = [
-        Chart("One step by category", stacked_chart(pieces, unit="ms"), None, measured.in_words()),
+        Chart("One step by category", stacked_chart(pieces, unit="ms"), Table(headings, rows)),
     ]
     parts += [_layers(measured.layers)] if len(measured.layers) > 2 else []
     parts += [_host(measured.host)] if measured.host else []
-    table = Table(["category", "ms per step", "share", "GB/s"], rows)
-    return [*parts, table, *_kernels(measured.kernels)]
+    return [*parts, *_kernels(measured.kernels)]
 
 
 def _layers(rows: Sequence[LayerTime]) -> Chart:
@@ -56,7 +56,7 @@ def _kernels(rows: Sequence[KernelTime]) -> list[Part]:
         [row.name, row.category, f"{row.calls:g}", f"{row.ms:.3f}", short(row.us_a_call), _rate(row.gb_s)]
         for row in rows[:MAX_KERNELS]
     ]
-    return [Table(headings, cells)] if cells else []
+    return [Table(headings, cells).without_empty_columns()] if cells else []
 
 
 def _percent(share: float | None) -> str:

@@ -10,8 +10,10 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from firesteel.lab.engine_info import SHORT
 from firesteel.lab.report import comparison, environment, kernel_path, latency, levels, matrix, profile, resources
 from firesteel.lab.report import speed as speed_section
+from firesteel.lab.report.command import make_command
 from firesteel.lab.report.document import Document, Link, Part, Section
 from firesteel.lab.report.headline import make_headline
 from firesteel.lab.report.highlights import describe_time, make_badges, make_highlights
@@ -66,10 +68,12 @@ def build_document(result: LabResult, links: Sequence[Link] = ()) -> Document:
         tone=headline.tone,
         facts=list_facts(result),
         lines=headline.lines,
+        reductions=result.reductions,
         highlights=make_highlights(result),
         badges=make_badges(result),
         findings=headline.findings,
         sections=[Section(title, parts) for title, build in SECTIONS if (parts := build(result))],
+        command=make_command(result),
         links=links,
     )
 
@@ -80,12 +84,20 @@ def list_facts(result: LabResult) -> list[str]:
     device = (None if engine is None else engine.device) or (None if around is None else around.device)
     time = result.time_utc or (None if around is None else around.time_utc)
     facts = [
-        result.release,
+        "" if engine is None else engine.release,
         "" if engine is None or not engine.image else f"image {engine.image}",
         device or "",
         "" if spec is None else f"mode {spec.mode}{', quick' if spec.quick else ''}",
         describe_time(time) if time else "",
         f"took {duration(result.seconds)}" if result.seconds else "",
-        f"measured by firesteel {result.firesteel}" if result.firesteel else "",
+        _describe_lab(result),
     ]
     return [fact for fact in facts if fact]
+
+
+def _describe_lab(result: LabResult) -> str:
+    """Names the version and the commit of firesteel that measured, unless the engine under test is the same."""
+    around = result.surroundings
+    commit = "" if around is None or not around.commit else f" ({around.commit[:SHORT]})"
+    words = f"firesteel {result.firesteel}{commit}"
+    return f"measured by {words}" if result.firesteel and words != result.release else ""

@@ -30,6 +30,9 @@ def speed(result: LabResult) -> list[Part]:
         parts.append(Paragraph(_describe_formats(bench.formats)))
     if bench.failures:
         parts.append(Paragraph(f"{len(bench.failures)} requests failed: their rows count the others only", BAD))
+    parts += [Paragraph(f"doubtful: {doubt}", DOUBTFUL) for doubt in bench.doubts]
+    if bench.speculation is not None:
+        parts.append(Paragraph(f"speculation: {bench.speculation.in_words()} ({bench.speculation.source})"))
     parts.append(_speed_table(bench.rows))
     if any((share.share or 0.0) > 1 for row in bench.rows for share in row.shares.values()):
         parts.append(Paragraph(ABOVE_ROOF, DOUBTFUL))
@@ -60,13 +63,11 @@ def _describe_formats(formats: Mapping[str, str]) -> str:
 
 
 def _speed_table(rows: Sequence[BenchRow]) -> Table:
-    """Leaves out columns without values, such as shares without a roofline."""
-    tops = {figure: _highest(rows, figure) for figure in ("pp_tok_s", "tg_tok_s")}
     columns: list[Column] = [
         ("workload", name_row),
-        ("pp tok/s", lambda row: _bar(row, "pp_tok_s", tops)),
+        ("pp tok/s", lambda row: _speed(row, "pp_tok_s")),
         ("of roof", lambda row: _share(row, "pp_tok_s")),
-        ("tg tok/s", lambda row: _bar(row, "tg_tok_s", tops)),
+        ("tg tok/s", lambda row: _speed(row, "tg_tok_s")),
         ("of roof", lambda row: _share(row, "tg_tok_s")),
         ("MB per token", _moved),
         ("TTFT p50 ms", lambda row: _percentile(row, "ttft_ms", 50)),
@@ -74,11 +75,9 @@ def _speed_table(rows: Sequence[BenchRow]) -> Table:
         ("TPOT p50 ms", lambda row: _percentile(row, "tpot_ms", 50)),
         ("TPOT p99 ms", lambda row: _percentile(row, "tpot_ms", 99)),
     ]
-    kept = [(name, show) for name, show in columns if any(show(row) for row in rows)]
-    shown = [[show(row) for _, show in kept] for row in rows]
-    has_roof = any(share.ceiling_tok_s for row in rows for share in row.shares.values())
-    mark = "; red mark: the roofline" if has_roof else ""
-    return Table([name for name, _ in kept], shown, f"medians, ± standard deviation of the runs{mark}")
+    shown = [[show(row) for _, show in columns] for row in rows]
+    caption = "medians, ± standard deviation of the runs"
+    return Table([name for name, _ in columns], shown, caption).without_empty_columns()
 
 
 def name_row(row: BenchRow) -> str:
@@ -86,22 +85,11 @@ def name_row(row: BenchRow) -> str:
     return f"{row.workload.name}, cached" if row.phase == FOLLOW_UP else row.name
 
 
-def _highest(rows: Sequence[BenchRow], figure: str) -> float:
-    """Returns the highest speed; ceilings count unless they would make all bars short."""
-    values = [row.series[figure].median for row in rows if figure in row.series]
-    ceilings = [row.shares[figure].ceiling_tok_s or 0.0 for row in rows if figure in row.shares]
-    highest = max(values, default=1.0)
-    return max([highest, *(ceiling for ceiling in ceilings if ceiling < 5 * highest)])
-
-
-def _bar(row: BenchRow, figure: str, tops: Mapping[str, float]) -> Cell | str:
+def _speed(row: BenchRow, figure: str) -> Cell | str:
     if figure not in row.series:
         return ""
     series = row.series[figure]
-    ceiling = row.shares[figure].ceiling_tok_s if figure in row.shares else None
-    top = tops[figure] or 1.0
-    limit = ceiling / top if ceiling is not None and ceiling <= top else None
-    return Cell(precise(series.median), bar=series.median / top, limit=limit, note=f"± {short(series.std)}")
+    return Cell(precise(series.median), note=f"± {short(series.std)}")
 
 
 def _moved(row: BenchRow) -> str:
@@ -109,9 +97,11 @@ def _moved(row: BenchRow) -> str:
     return f"{share.bytes_a_token / 1e6:.1f}" if share else ""
 
 
-def _share(row: BenchRow, figure: str) -> str:
+def _share(row: BenchRow, figure: str) -> Cell | str:
     share = row.shares.get(figure)
-    return "" if share is None or share.share is None else percent(share.share)
+    if share is None or share.share is None:
+        return ""
+    return Cell(percent(share.share), bar=min(share.share, 1.0))
 
 
 def _percentile(row: BenchRow, figure: str, rank: int) -> str:

@@ -57,8 +57,13 @@ def make_command(
         words=(*make_words(engine, model=model, port=port, folder=folder), *added, *flags),
         url=f"http://{HOST}:{port}",
         name=engine if engine in KINDS else "server",
-        environment={**(DEBUG if debug else {}), **PLUGIN_SWITCHES.get(engine, {})},
+        environment=fixed_environment(engine, debug=debug),
     )
+
+
+def fixed_environment(engine: str, *, debug: bool) -> dict[str, str]:
+    """Returns the variables that an engine is always started with."""
+    return {**(DEBUG if debug else {}), **PLUGIN_SWITCHES.get(engine, {})}
 
 
 def make_words(engine: str, *, model: str, port: int, folder: Path) -> tuple[str, ...]:
