@@ -125,12 +125,26 @@ def test_cpu_has_no_share_of_a_roofline():
             {"mxfp4_layers": "", "activation": "mxfp8", "kv": "bfloat16"},
             "precision: experts in MXFP4; activations mxfp8; keys and values bfloat16",
         ),
+        (
+            {"moe": "mxfp4", "dense": "q8_0", "kv": "fp8", "source": "--formats"},
+            "precision: experts mxfp4, dense layers q8_0, keys and values fp8 (by --formats)",
+        ),
+        (
+            {"moe": "mxfp4", "dense": "bf16", "mxfp4_layers": "qkv,o", "kv": "fp8"},
+            "precision: experts mxfp4, qkv, o mxfp4, other dense layers bf16, keys and values fp8",
+        ),
     ],
 )
 def test_precision_of_the_figures_is_shown(formats, words):
     bench = {**parts.bench([parts.bench_row()]), "formats": formats}
     assert words in page_of(bench=bench)
     assert "precision: " not in page_of(bench=parts.bench([parts.bench_row()]))
+
+
+def test_headline_workload_is_compared_with_other_engines_and_not_the_best_one():
+    rows = [parts.bench_row((900.0,) * 3, pp=512), parts.bench_row((300.0,) * 3, pp=2048)]
+    page = page_of(bench=parts.bench(rows))
+    assert "this run, pp2048 tg32" in page and "this run, pp512 tg32" not in page
 
 
 def test_unknown_formats_mean_no_shares():

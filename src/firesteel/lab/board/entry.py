@@ -16,6 +16,7 @@ from firesteel.lab.compare.interval import mean_interval
 from firesteel.lab.compare.samples import average_by_run
 from firesteel.lab.level import BENCHMARK, CORRECTNESS, KERNEL_PATH, MATRIX, REGRESSION
 from firesteel.lab.level_result import LevelResult
+from firesteel.lab.levels.coherence import COHERENCE
 from firesteel.lab.path.slots import SlotTable
 from firesteel.lab.rerun import PLACES
 from firesteel.lab.result import LabResult
@@ -24,7 +25,6 @@ from firesteel.lab.verdict import Verdict, conclude
 
 FIGURES = ("pp_tok_s", "tg_tok_s", "ttft_ms", "tpot_ms")
 RANKED_BY = "tg_tok_s"
-COHERENCE = "coherence"  # name of the check that needs no reference
 OTHER = "other"  # kind of an engine without rules
 COMPARISONS = (REGRESSION, MATRIX)  # levels that do not judge this server
 

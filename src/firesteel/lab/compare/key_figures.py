@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from firesteel.lab.bench.plan import HEADLINE_PP, HEADLINE_TG
 from firesteel.lab.bench.result import PROMPT, BenchResult, BenchRow
 from firesteel.lab.compare.compare import THRESHOLD, Change, compare_figure
 from firesteel.lab.compare.interval import share_confidence
 from firesteel.lab.compare.samples import RunSamples, sample_figure
 
-PROMPT_TOKENS, ANSWER_TOKENS = 2048, 32  # of the workloads that are preferred
 TTFT = "TTFT"
 
 
@@ -49,7 +49,7 @@ def _closest(rows: Sequence[BenchRow], figure: str) -> BenchRow | None:
         length, other = row.workload.pp, row.workload.tg
         if not is_prompt:
             length, other = other, length
-        return abs(math.log(length / (PROMPT_TOKENS if is_prompt else ANSWER_TOKENS))), other
+        return abs(math.log(length / (HEADLINE_PP if is_prompt else HEADLINE_TG))), other
 
     return min((row for row in rows if figure in row.series), key=distance, default=None)
 

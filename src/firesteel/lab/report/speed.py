@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from firesteel.lab.bench.formats import DENSE, KV, LAYERS, MOE, SOURCE
+from firesteel.lab.bench.headline import find_headline
 from firesteel.lab.bench.peers import find_peers
 from firesteel.lab.bench.result import FOLLOW_UP, BenchResult, BenchRow
 from firesteel.lab.compare.interval import mean_interval
@@ -38,7 +40,7 @@ def speed(result: LabResult) -> list[Part]:
         parts.append(Paragraph(ABOVE_ROOF, DOUBTFUL))
     charts = (_by_depth(plain), _by_prompt(plain), _by_concurrency(plain))
     parts += [chart for chart in charts if chart is not None]
-    parts += _peers(plain, bench, result)
+    parts += _peers(bench, result)
     return parts + [Paragraph(f"left out: {line}") for line in bench.left_out]
 
 
@@ -46,7 +48,7 @@ def _describe_roof(bench: BenchResult) -> str:
     roof, plan = bench.roof, bench.plan
     runs = f"{plan.runs} runs after {plan.warmups} warm-up; definitions of llama-benchy"
     if roof is None or not any(row.shares for row in bench.rows):
-        return f"{runs}; the model's sizes or formats are unknown, so figures have no bytes and no shares"
+        return f"{runs}; the model's sizes or formats are unknown (see --formats), so figures have no shares"
     if roof.gb_s is None:
         return f"{runs}; {roof.device}: no roofline is known, so figures have bytes but no share"
     return f"{runs}; shares are of {roof.device}'s {roof.gb_s:.0f} GB/s ({roof.of})"
@@ -54,12 +56,17 @@ def _describe_roof(bench: BenchResult) -> str:
 
 def _describe_formats(formats: Mapping[str, str]) -> str:
     """Describes the precision that the figures were made with."""
-    layers = formats.get("mxfp4_layers", "").replace(",", ", ")
+    layers = formats.get(LAYERS, "").replace(",", ", ")
+    if DENSE in formats:
+        dense = f"{layers} mxfp4, other dense layers" if layers else "dense layers"
+        experts, cache = formats.get(MOE, "unknown"), formats.get(KV, "unknown")
+        said = f" (by {formats[SOURCE]})" if SOURCE in formats else ""
+        return f"precision: experts {experts}, {dense} {formats[DENSE]}, keys and values {cache}{said}"
     activation = formats.get("activation", "unknown")
     prompts = formats.get("prefill_activation", activation)
     weights = f"experts, {layers}" if layers else "experts"
     rounded = activation if prompts == activation else f"{activation}, in prompts {prompts}"
-    return f"precision: {weights} in MXFP4; activations {rounded}; keys and values {formats.get('kv', 'unknown')}"
+    return f"precision: {weights} in MXFP4; activations {rounded}; keys and values {formats.get(KV, 'unknown')}"
 
 
 def _speed_table(rows: Sequence[BenchRow]) -> Table:
@@ -191,15 +198,14 @@ def _by_concurrency(rows: Sequence[BenchRow]) -> Chart | None:
     return Chart("Throughput against latency", drawing, Table(headings, cells), note)
 
 
-def _peers(rows: Sequence[BenchRow], bench: BenchResult, result: LabResult) -> list[Part]:
-    """Compares the fastest single stream with other engines on the same model and GPU."""
+def _peers(bench: BenchResult, result: LabResult) -> list[Part]:
+    """Compares the headline workload with other engines on the same model and GPU."""
     device, model = _find_device(bench, result), _find_model(bench, result)
-    peers, single = find_peers(model, device), _single_stream(rows, "tg_tok_s")
-    if not peers or not single:
+    peers, headline = find_peers(model, device), find_headline(bench)
+    if not peers or headline is None:
         return [Paragraph(f"No figures of other engines are known for {model or 'this model'} on {device}.")]
-    best = max(single, key=lambda row: row.series["tg_tok_s"].median)
     name = (result.engine.name if result.engine else "") or "this server"
-    entries = [(name, best.series["tg_tok_s"].median, f"this run, {best.name}")]
+    entries = [(name, headline.series["tg_tok_s"].median, f"this run, {headline.name}")]
     entries += [(peer.engine, peer.tok_s, peer.source) for peer in peers]
     top = max(value for _, value, _ in entries)
     cells: list[list[Cell | str]] = [
