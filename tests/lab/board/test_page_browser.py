@@ -1,8 +1,5 @@
 """The board in Chromium: it fits, asks for nothing, and its tables can be sorted by heading or list."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from firesteel.lab.board.board import make_board
@@ -12,21 +9,6 @@ from tests.lab import report_parts as parts
 from tests.lab.board_results import bench_of, write_result
 
 pytestmark = pytest.mark.browser
-
-
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    tests = Path(__file__).parents[2]
-    opened = load(tests / "server" / "browser.py").Browser(tmp_path_factory.mktemp("profile"))
-    yield opened
-    opened.close()
 
 
 @pytest.fixture(scope="module")
