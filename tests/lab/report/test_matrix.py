@@ -53,7 +53,7 @@ def test_heat_is_better_for_higher_speed_and_for_shorter_time():
 def test_cell_without_a_rank_is_listed_without_colour_and_never_best():
     parts = two_by_two(unranked="its kernel path is unproven", verdict="unproven", rank=None)
     speed = next(part for part in parts if isinstance(part, Table))
-    assert (speed.rows[0][2].heat, speed.rows[0][2].note) == (0.0, "+20.0 %, not ranked")
+    assert (speed.rows[0][2].heat, speed.rows[0][2].note) == (0.0, "+20.0 %, no rank")
     (fold,) = [part for part in parts if isinstance(part, Fold)]
     assert "its kernel path is unproven" in fold.parts[0].rows[1]
     assert "★" not in speed.rows[0][2].text and speed.rows[1][2].text == "★ 101"

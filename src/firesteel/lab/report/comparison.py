@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from firesteel.lab.compare.compare import FASTER, LESS_MEMORY, MORE_MEMORY, SLOWER, UNCLEAR, Change
 from firesteel.lab.compare.interval import mean_interval
 from firesteel.lab.compare.key_figures import pick_key_figures
@@ -17,6 +19,7 @@ from firesteel.lab.report.document import (
     Chart,
     Finding,
     Findings,
+    Fold,
     Paragraph,
     Part,
     Table,
@@ -55,13 +58,22 @@ def comparison(result: LabResult) -> list[Part]:
     compared = result.any_comparison
     if compared is None:
         return []
-    is_clear = not compared.is_unclear or compared.regressions
+    worse = compared.regressions
+    others = [row for row in compared.rows if row not in worse]
+    is_clear = not compared.is_unclear or worse
     tone = VERDICT_TONES[compared.verdict] if is_clear else DOUBTFUL
     headings = ["workload", "figure", "change", "verdict", "before", "after", "interval of the change"]
     note = "in 95 % of such tables every true change is within its interval"
-    table = Table(headings, [_change(row) for row in compared.rows], note)
-    differences = [Paragraph(f"differs: {line}") for line in compared.differences]
-    return [Paragraph(compared.in_words(), tone), *differences, table]
+    table = Table(headings, [_change(row) for row in (*worse, *others)], note)
+    words = f"{len(worse)} of {len(compared.rows)} figures are worse" if worse else compared.in_words()
+    return [Paragraph(words, tone), *_differences(compared.differences), table]
+
+
+def _differences(lines: Sequence[str]) -> list[Part]:
+    """Lists what else differs between the runs, and could explain a change."""
+    if not lines:
+        return []
+    return [Fold(f"{len(lines)} differences of the surroundings", [Paragraph(line) for line in lines])]
 
 
 def _change(row: Change) -> list[Cell | str]:

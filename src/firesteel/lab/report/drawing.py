@@ -52,10 +52,10 @@ def frame(levels: Sequence[float], y_scale: Scale, y_title: str) -> str:
 def x_axis(ticks: Sequence[float], scale: Scale, title: str, tick_format: Format) -> str:
     bottom = HEIGHT - BOTTOM
     marks = "".join(
-        text(scale(tick), bottom + 15, tick_format(tick), "tick", "middle")
+        text(scale(tick), bottom + 17, tick_format(tick), "tick", "middle")
         for tick in select_ticks(ticks, scale, tick_format)
     )
-    return marks + text((LEFT + WIDTH - RIGHT) / 2, bottom + 31, title, "axis", "middle")
+    return marks + text((LEFT + WIDTH - RIGHT) / 2, bottom + 33, title, "axis", "middle")
 
 
 def select_ticks(ticks: Sequence[float], scale: Scale, tick_format: Format) -> list[float]:

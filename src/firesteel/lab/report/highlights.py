@@ -15,6 +15,7 @@ from firesteel.lab.report.number_format import interval, percent, precise, signe
 from firesteel.lab.result import LabResult
 
 GIB = 1 << 30
+DATE = len("2026-11-18")
 DOES_NOT_COUNT = Cell("does not count", BAD)
 CHANGE_TONES = {SLOWER: BAD, FASTER: GOOD}
 
@@ -27,7 +28,7 @@ def make_highlights(result: LabResult) -> list[Highlight]:
     figures = pick_key_figures(bench)
     earlier = list_comparable(result)
     changes = compare_key_figures(earlier[-1].figures, figures) if earlier else {}
-    since = "" if not earlier else f"since {describe_time(earlier[-1].time_utc)}"
+    since = "" if not earlier else f"since {describe_time(earlier[-1].time_utc)[:DATE]}"
     remarks = {name: describe_change(change, since) for name, change in changes.items()}
     is_invalid = bool(result.levels) and not result.has_counted_bench
     if is_invalid:
@@ -59,8 +60,10 @@ def _describe_interval(runs: tuple[float, ...]) -> str:
 def describe_change(change: Change, since: str) -> Cell:
     """Writes a change with its interval; a smaller time is better."""
     arrow = "▲" if change.change > 0 else "▼"
-    words = f"{arrow} {signed_percent(change.change)} {since}: {change.verdict}"
-    return Cell(words, CHANGE_TONES.get(change.verdict, PLAIN))
+    return Cell(
+        f"{arrow} {signed_percent(change.change)}, {change.verdict}\n{since}",
+        CHANGE_TONES.get(change.verdict, PLAIN),
+    )
 
 
 def _make_fourth(bench: BenchResult, figures: list[KeyFigure]) -> list[Highlight]:

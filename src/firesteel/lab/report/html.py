@@ -70,11 +70,12 @@ def _list(items: str, kind: str, label: str = "") -> str:
 
 def _highlight(figure: Highlight) -> str:
     remark = figure.remark or Cell("")
+    remark_text = "<br>".join(map(escape, remark.text.split("\n")))
     lines = (
         f'<span class="name">{escape(figure.name)}</span>',
         f"<span><strong>{escape(figure.value)}</strong> {escape(figure.unit)}</span>",
         *(f"<small>{escape(words)}</small>" for words in (figure.interval, figure.note) if words),
-        f'<small class="remark {remark.tone}">{escape(remark.text)}</small>' if remark.text else "",
+        f'<small class="remark {remark.tone}">{remark_text}</small>' if remark.text else "",
     )
     return f"<li>{''.join(lines)}</li>"
 

@@ -13,7 +13,7 @@ NUMBER = re.compile(r"^[-+~≈<>]?\s?[\d][\d.,]*\s?(%|k|M|G|s|ms|us|MB|GB|GiB|to
 WIDE = 4  # columns from which a table takes the full width
 STACKED = 3  # columns from which rows become cards on a narrow screen
 SHORT = 20  # characters of cells that are not wrapped
-LONG_WORD = 28  # characters of a word, such as a path, that may be broken
+LONG_WORD = 24  # characters of a word, such as a path, that may be broken
 AFTER_BREAK = re.compile(r"(?<=[=_,/])(?=\w)")  # places where a name may be wrapped
 
 
@@ -79,12 +79,17 @@ def _cell(cell: Cell, heading: str, kind: str) -> str:
 
 def _content(cell: Cell, *, is_name: bool = False) -> str:
     lines = cell.text.split("\n")
-    text = "<br>".join(write_name(line) if is_name or " " not in line else escape(line) for line in lines)
+    text = "<br>".join(write_name(line) if is_name else _write_line(line) for line in lines)
     text = f'<a href="{quote(cell.link)}">{text}</a>' if cell.link else text
     note = f" <small>{escape(cell.note)}</small>" if cell.note else ""
     icon = f'<span aria-hidden="true">{ICONS[cell.tone]}</span> ' if cell.tone else ""
     bar = "" if cell.bar is None else f'<span class="bar"><b style="width:{100 * cell.bar:.0f}%"></b></span>'
     return f"{icon}{text}{note}{bar}"
+
+
+def _write_line(line: str) -> str:
+    """Escapes a text; of its words, only long ones may be wrapped after punctuation."""
+    return " ".join(write_name(word) if len(word) > LONG_WORD else escape(word) for word in line.split(" "))
 
 
 def _class(names: str) -> str:

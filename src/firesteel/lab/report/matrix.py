@@ -102,7 +102,7 @@ def _value(measured: MatrixResult, number: int, figure: str, changes: Mapping[in
     if change is None:
         return Cell(text, heat=0.0)
     if cell.unranked and any(not other.unranked for other in measured.cells):
-        return Cell(text, heat=0.0, note=f"{signed_percent(change.share)}, not ranked")
+        return Cell(text, heat=0.0, note=f"{signed_percent(change.share)}, no rank")
     return Cell(text, heat=change.heat, note=_describe(change))
 
 
