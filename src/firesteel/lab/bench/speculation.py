@@ -31,7 +31,7 @@ Samples = Mapping[str, float]  # by name, with the position appended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speculation:
+class DraftAcceptance:
     acceptance: float | None = None  # share of the drafted tokens
     length: float | None = None  # tokens per step of the model, its own included
     by_position: tuple[float, ...] = ()  # share of drafts that were accepted at least up to each position
@@ -78,7 +78,7 @@ def parse_metrics(text: str) -> Samples:
     return {name: statistics.fmean(values) if name in GAUGES else sum(values) for name, values in found.items()}
 
 
-def compute_speculation(before: Samples | None, after: Samples | None) -> Speculation | None:
+def compute_speculation(before: Samples | None, after: Samples | None) -> DraftAcceptance | None:
     """Returns the acceptance between two readings; None if nothing was drafted, or if that is unknown."""
     if before is None or after is None:
         return None
@@ -86,7 +86,7 @@ def compute_speculation(before: Samples | None, after: Samples | None) -> Specul
     if grown.get(DRAFTED) and grown.get(DRAFTS):
         drafts = grown[DRAFTS]
         positions = sorted(int(name.split()[1]) for name in grown if name.startswith(f"{BY_POSITION} "))
-        return Speculation(
+        return DraftAcceptance(
             acceptance=grown.get(ACCEPTED, 0.0) / grown[DRAFTED],
             length=1 + grown.get(ACCEPTED, 0.0) / drafts,
             by_position=tuple(grown[f"{BY_POSITION} {position}"] / drafts for position in positions),
@@ -94,7 +94,7 @@ def compute_speculation(before: Samples | None, after: Samples | None) -> Specul
             source="vLLM's counters during the benchmark",
         )
     if after.get(LENGTH) or after.get(RATE):
-        return Speculation(
+        return DraftAcceptance(
             acceptance=after.get(RATE) or None,
             length=after.get(LENGTH) or None,
             source="SGLang's gauges at the end of the benchmark, of its latest steps",

@@ -10,7 +10,7 @@ from firesteel.config import shown_environment
 from firesteel.lab.bench.headline import find_headline, list_depths
 from firesteel.lab.bench.public_models import find_public_name
 from firesteel.lab.bench.result import BenchResult, BenchRow
-from firesteel.lab.bench.speculation import Speculation
+from firesteel.lab.bench.speculation import DraftAcceptance
 from firesteel.lab.codec import to_json
 from firesteel.lab.compare.interval import mean_interval
 from firesteel.lab.compare.samples import average_by_run
@@ -66,7 +66,7 @@ class BoardEntry:
     figures: Mapping[tuple[str, int, int, int], Measured] = field(default_factory=dict)
     by_depth: Mapping[int, Measured] = field(default_factory=dict)  # speed of the headline's answers
     share: float | None = None  # of the roofline, of the headline's answers
-    speculation: Speculation | None = None
+    speculation: DraftAcceptance | None = None
     doubts: tuple[str, ...] = ()
 
     @property
