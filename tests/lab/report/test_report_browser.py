@@ -1,8 +1,6 @@
 """The report in Chromium: no errors, no requests, nothing too wide, broken or pale, light and dark."""
 
-import importlib.util
 import itertools
-from pathlib import Path
 
 import pytest
 
@@ -12,24 +10,7 @@ from tests.lab.path import evidence_lines as lines
 from tests.lab.path.evidence_lines import judge as judge_slots
 from tests.lab.path.evidence_lines import vllm
 
-HERE = Path(__file__).parent
 pytestmark = pytest.mark.browser
-
-
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    opened = load(HERE.parents[1] / "server" / "browser.py").Browser(tmp_path_factory.mktemp("profile"))
-    yield opened
-    opened.close()
-
-
 OPEN_ALL = "document.querySelectorAll('details').forEach(fold => fold.open = true)"
 # Words of up to 20 characters whose letters are on more than one line.
 BROKEN_WORDS = """(() => {
