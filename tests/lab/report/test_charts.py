@@ -8,7 +8,7 @@ import pytest
 from firesteel.lab.report.charts import (
     ChartLine,
     ChartPoint,
-    SampleRow,
+    SampleLine,
     line_chart,
     line_of,
     sample_chart,
@@ -58,14 +58,14 @@ def test_charts_are_well_formed_for_any_names():
     for drawing in (
         line_chart([line_of(name, [(1, 2), (512, 3)], is_dashed=True)], x_title=name, y_title=name),
         line_chart([labelled], x_title=name, y_title=name),
-        sample_chart([SampleRow(name, list(range(1000)), [("p50", 500.0)])], unit=name),
+        sample_chart([SampleLine(name, list(range(1000)), [("p50", 500.0)])], unit=name),
         stacked_chart([(name, 1.0), ("gaps", 0.0)], unit=name),
     ):
         tree.fromstring(drawing)
 
 
 def test_thinned_samples_keep_their_ends():
-    drawing = sample_chart([SampleRow("a", [float(number) for number in range(5001)], [])], unit="ms")
+    drawing = sample_chart([SampleLine("a", [float(number) for number in range(5001)], [])], unit="ms")
     (dots,) = re.findall(r'class="dots" d="([^"]+)"', drawing)
     positions = [int(x) for x in re.findall(r"M(\d+) ", dots)]
     assert len(positions) == 60 and min(positions) == 12 and max(positions) > 280
@@ -73,7 +73,7 @@ def test_thinned_samples_keep_their_ends():
 
 def test_names_do_not_overlap_their_labels():
     long = "pp128 tg32 @ d1024, prompt behind a cached context"
-    rows = sample_chart([SampleRow(long, [1.0], [("p50", 20.5), ("p90", 30.5), ("p99", 40.5)])], unit="ms")
+    rows = sample_chart([SampleLine(long, [1.0], [("p50", 20.5), ("p90", 30.5), ("p99", 40.5)])], unit="ms")
     pieces = stacked_chart([(long * 2, 1.0), ("short", 1.0)], unit="ms")
     for svg, label, whole in ((rows, "p50 20.5 · p90 30.5 · p99 40.5", long), (pieces, "1 ms, 50.0 %", long * 2)):
         (shown,) = re.findall(r">([^<>]*…)<", svg)

@@ -2,7 +2,7 @@
 
 from firesteel.config import HIDDEN
 from firesteel.lab.report.command import make_command
-from firesteel.lab.result import parse_result
+from firesteel.lab.result import LabResult, parse_result
 from firesteel.lab.spec import LabSpec
 
 
@@ -26,9 +26,10 @@ def test_gates_of_a_matrix_are_left_to_a_rerun_which_writes_their_file():
     assert command(matrix=matrix) == "firesteel lab rerun result.json"
 
 
-def test_hidden_secret_stays_hidden():
-    order = LabSpec(engine="vllm", flags=("--api-key", "abc")).as_dict()
-    assert "abc" not in command(order=order) and HIDDEN in command(order=order)
+def test_secret_is_hidden():
+    spec = LabSpec(engine="serve --port {port} --api-key hunter2", flags=("--api-key", "hunter2"))
+    words = make_command(LabResult(spec=spec))
+    assert "hunter2" not in words and words.count(HIDDEN) == 2
 
 
 def test_result_without_settings_has_no_command():

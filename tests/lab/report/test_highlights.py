@@ -49,7 +49,7 @@ def test_without_formats_the_peak_memory_is_shown():
 
 
 def test_change_since_the_last_run_with_these_settings_is_shown():
-    remark = figures_of(parts.bench(), history=[past([300.0, 301.0, 302.0])])["tg32"].remark
+    remark = figures_of(parts.bench(), history=[past([600.0, 601.0]), past([300.0, 301.0, 302.0])])["tg32"].remark
     assert remark.text == "▲ +36.2 %, faster\nsince 2026-11-17" and remark.tone == GOOD
     slower = figures_of(parts.bench(), history=[past([600.0, 601.0, 602.0])])["tg32"].remark
     assert slower.text.startswith("▼ -31.8 %") and slower.tone == BAD

@@ -9,9 +9,9 @@ from firesteel.lab.path.ledger import LaunchedCode, OpCalls
 from firesteel.lab.report.document import BAD, DOUBTFUL, GOOD, PLAIN, Cell
 from firesteel.lab.report.headline import make_headline
 from firesteel.lab.report.html import to_html
-from firesteel.lab.report.kernel_path import prove
 from firesteel.lab.report.markdown import to_markdown
 from firesteel.lab.report.report import build_document, write_report
+from firesteel.lab.report.sections.kernel_path import prove
 from firesteel.lab.result import LabResult, parse_result
 from firesteel.lab.servers.server_exit import ServerExit
 from tests.lab import report_parts as parts

@@ -51,7 +51,7 @@ class ChartLine:
 
 
 @dataclass(frozen=True, slots=True)
-class SampleRow:
+class SampleLine:
     """Samples along a line, with marks at percentiles."""
 
     name: str
@@ -97,7 +97,7 @@ def _find_highest(points: Sequence[ChartPoint]) -> float:
     return max(highest, *(min(point.interval[1], CUT * highest) for point in points if point.interval), 0.0)
 
 
-def sample_chart(rows: Sequence[SampleRow], *, unit: str) -> str:
+def sample_chart(rows: Sequence[SampleLine], *, unit: str) -> str:
     """Draws samples as dots and percentiles as vertical marks, on one axis."""
     highest = max(max(row.values) for row in rows) or 1.0
     levels = nice_levels(highest)
@@ -138,7 +138,7 @@ def _add_up(pieces: Sequence[tuple[str, float]]) -> Sequence[tuple[str, float]]:
     return [*kept, (f"{len(small)} others", sum(pieces[number][1] for number in small))]
 
 
-def _samples(row: SampleRow, top: float, scale: Scale) -> list[str]:
+def _samples(row: SampleLine, top: float, scale: Scale) -> list[str]:
     middle = top + 28
     words = " · ".join(f"{name} {short(value)}" for name, value in row.marks)
     parts = head(12, WIDTH - 16, top + 12, row.name, words)

@@ -55,7 +55,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckRow:
     """Something that was looked at: the verdict on it, what was found, and what would change it."""
 
     name: str
@@ -66,8 +66,8 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    rows: Sequence[Finding]
+class CheckList:
+    rows: Sequence[CheckRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Fold:
     is_open: bool = False
 
 
-Part = Paragraph | Table | Chart | Findings | Fold
+Part = Paragraph | Table | Chart | CheckList | Fold
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Badge:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class FileLink:
     text: str
     target: str  # relative to the report
 
@@ -129,7 +129,7 @@ class Document:
     reductions: Sequence[str] = ()  # what was left out of the run, folded
     highlights: Sequence[Highlight] = ()
     badges: Sequence[Badge] = ()
-    findings: Sequence[Finding] = ()  # what needs attention
+    findings: Sequence[CheckRow] = ()  # what needs attention
     sections: Sequence[Section] = field(default_factory=tuple)
     command: str = ""  # repeats the run
-    links: Sequence[Link] = ()
+    links: Sequence[FileLink] = ()

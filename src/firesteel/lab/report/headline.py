@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from firesteel.lab.level_result import LevelResult
 from firesteel.lab.matrix.review import ACCEPTED, REJECTED
-from firesteel.lab.report.document import BAD, DOUBTFUL, GOOD, PLAIN, Finding
+from firesteel.lab.report.document import BAD, DOUBTFUL, GOOD, PLAIN, CheckRow
 from firesteel.lab.result import LabResult
 from firesteel.lab.verdict import Verdict
 
@@ -26,7 +26,7 @@ class Headline:
     words: str
     tone: str
     lines: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[CheckRow, ...] = ()
 
 
 def make_headline(result: LabResult) -> Headline:
@@ -77,27 +77,27 @@ def _matrix_tone(result: LabResult) -> str:
     return VERDICT_TONES[result.matrix.verdict] if result.matrix.all_done else BAD
 
 
-def list_findings(result: LabResult) -> list[Finding]:
+def list_findings(result: LabResult) -> list[CheckRow]:
     """Returns what failed, then what was not judged. Levels that were not run for one reason share a row."""
-    findings: list[Finding] = []
+    findings: list[CheckRow] = []
     for verdict in (Verdict.FAILED, Verdict.UNPROVEN):
         levels = [level for level in result.levels if level.verdict is verdict]
         findings += [finding for level in levels if level.checks for finding in _attend(level)]
         findings += _without_checks([level for level in levels if not level.checks])
     if invalid := [level for level in result.levels if not level.valid]:
         text = "the kernel path was not the requested one"
-        findings.append(Finding(_name(invalid), "do not count", BAD, text))
+        findings.append(CheckRow(_name(invalid), "do not count", BAD, text))
     if result.shutdown is not None and not result.shutdown.is_clean:
         text = f"the server did not stop cleanly: {result.shutdown.in_words()}"
-        findings.append(Finding("shutdown", Verdict.FAILED.words, BAD, text))
+        findings.append(CheckRow("shutdown", Verdict.FAILED.words, BAD, text))
     return findings
 
 
-def _attend(level: LevelResult) -> list[Finding]:
+def _attend(level: LevelResult) -> list[CheckRow]:
     """Returns the checks that gave a level its verdict."""
     rows = [check for check in level.checks if check.verdict is level.verdict]
     return [
-        Finding(
+        CheckRow(
             f"{level.level} {level.level.title}: {check.check}",
             check.verdict.words,
             VERDICT_TONES[check.verdict],
@@ -108,7 +108,7 @@ def _attend(level: LevelResult) -> list[Finding]:
     ]
 
 
-def _without_checks(levels: Sequence[LevelResult]) -> list[Finding]:
+def _without_checks(levels: Sequence[LevelResult]) -> list[CheckRow]:
     findings = []
     for reason in dict.fromkeys(level.reason for level in levels):
         same = [level for level in levels if level.reason == reason]
@@ -116,13 +116,13 @@ def _without_checks(levels: Sequence[LevelResult]) -> list[Finding]:
     return findings
 
 
-def explain(level: LevelResult, name: str) -> Finding:
+def explain(level: LevelResult, name: str) -> CheckRow:
     """Returns the reason of a level without checks: of a server that failed, with its diagnosis and last line."""
     words, tone = level.verdict.words, VERDICT_TONES[level.verdict]
     if level.diagnosis is None:
-        return Finding(name, words, tone, list_lines(level.reason.removeprefix(f"{words}: ")))
+        return CheckRow(name, words, tone, list_lines(level.reason.removeprefix(f"{words}: ")))
     lines = [level.diagnosis.words, *level.diagnosis.evidence[-1:]]
-    return Finding(name, words, tone, "\n".join(lines), level.diagnosis.cure)
+    return CheckRow(name, words, tone, "\n".join(lines), level.diagnosis.cure)
 
 
 def list_lines(words: str) -> str:

@@ -14,9 +14,9 @@ from firesteel.lab.report.document import (
     Badge,
     Cell,
     Chart,
+    CheckList,
+    CheckRow,
     Document,
-    Finding,
-    Findings,
     Fold,
     Highlight,
     Paragraph,
@@ -131,7 +131,7 @@ def _part(part: Part) -> str:
             return write_table(part)
         case Chart():
             return _chart(part)
-        case Findings():
+        case CheckList():
             return _findings(part.rows)
         case Fold():
             return _fold(part)
@@ -144,7 +144,7 @@ def _chart(chart: Chart) -> str:
     return f"<figure><h3>{escape(chart.title)}</h3>{drawing}{note}{table}</figure>"
 
 
-def _findings(rows: Sequence[Finding]) -> str:
+def _findings(rows: Sequence[CheckRow]) -> str:
     items = []
     for row in rows:
         text = "<br>".join(map(escape, row.text.split("\n")))

@@ -12,9 +12,9 @@ from firesteel.lab.report.document import (
     Badge,
     Cell,
     Chart,
+    CheckList,
+    CheckRow,
     Document,
-    Finding,
-    Findings,
     Fold,
     Highlight,
     Paragraph,
@@ -70,7 +70,7 @@ def _part(part: Part) -> list[str]:
         case Chart():
             note = [part.note] if part.note else []
             return [] if part.table is None else [f"### {part.title}", _table(part.table), *note]
-        case Findings():
+        case CheckList():
             return [_findings(part.rows)]
         case Fold():
             words = ", ".join(word for word in (part.status, part.note) if word)
@@ -78,7 +78,7 @@ def _part(part: Part) -> list[str]:
             return [f"<details><summary>{title}</summary>", *_parts(part.parts), "</details>"]
 
 
-def _findings(rows: Sequence[Finding]) -> str:
+def _findings(rows: Sequence[CheckRow]) -> str:
     lines = []
     for row in rows:
         words = " ".join(word for word in (f"**{row.name}** {row.status}:", row.text) if word)

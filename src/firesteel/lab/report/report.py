@@ -11,22 +11,31 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from firesteel.lab.engine_info import SHORT
-from firesteel.lab.report import comparison, environment, kernel_path, latency, levels, matrix, profile, resources
-from firesteel.lab.report import speed as speed_section
 from firesteel.lab.report.command import make_command
-from firesteel.lab.report.document import Document, Link, Part, Section
+from firesteel.lab.report.document import Document, FileLink, Part, Section
 from firesteel.lab.report.headline import make_headline
 from firesteel.lab.report.highlights import describe_time, make_badges, make_highlights
 from firesteel.lab.report.html import to_html
 from firesteel.lab.report.markdown import to_markdown
 from firesteel.lab.report.number_format import duration
+from firesteel.lab.report.sections import (
+    comparison,
+    environment,
+    kernel_path,
+    latency,
+    levels,
+    matrix,
+    profile,
+    resources,
+    speed,
+)
 from firesteel.lab.result import RESULT, LabResult
 
 SECTIONS: tuple[tuple[str, Callable[[LabResult], Sequence[Part]]], ...] = (
     ("Feature review", comparison.review),
     ("Levels", levels.levels),
     ("Kernel path", kernel_path.kernel_path),
-    ("Speed", speed_section.speed),
+    ("Speed", speed.speed),
     ("Latency", latency.latency),
     ("Memory and CPU", resources.resources),
     ("Comparison", comparison.comparison),
@@ -48,17 +57,17 @@ def write_report(result: LabResult, folder: Path, source: Path | None = None) ->
     return [page, text]
 
 
-def find_links(result: LabResult, folder: Path, source: Path | None = None) -> list[Link]:
+def find_links(result: LabResult, folder: Path, source: Path | None = None) -> list[FileLink]:
     """Returns the files that belong to a result and exist, relative to the report."""
     files = {name: folder / name for name in FILES} if source is None else {source.name: source}
     if result.engine is not None and result.engine.log:
         files["log of the server"] = Path(result.engine.log)
     bundles = [Path(level.bundle) for level in result.levels if level.bundle]
     files |= {f"crash bundle {bundle.name}": bundle for bundle in bundles}
-    return [Link(name, os.path.relpath(path, folder)) for name, path in files.items() if path.exists()]
+    return [FileLink(name, os.path.relpath(path, folder)) for name, path in files.items() if path.exists()]
 
 
-def build_document(result: LabResult, links: Sequence[Link] = ()) -> Document:
+def build_document(result: LabResult, links: Sequence[FileLink] = ()) -> Document:
     headline = make_headline(result)
     engine = result.engine
     names = () if engine is None else (engine.name, engine.model)

@@ -13,10 +13,10 @@ from firesteel.lab.matrix.result import (
     CellOutcome,
     MatrixResult,
 )
-from firesteel.lab.report.cell_change import CellChange, compare_cells, find_baseline
 from firesteel.lab.report.document import BAD, DOUBTFUL, GOOD, Cell, Fold, Paragraph, Part, Table
 from firesteel.lab.report.headline import VERDICT_TONES
 from firesteel.lab.report.number_format import precise, signed_percent
+from firesteel.lab.report.sections.cell_change import CellChange, compare_cells, find_baseline
 from firesteel.lab.result import LabResult
 
 FIGURE_WORDS = {

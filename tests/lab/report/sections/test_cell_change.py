@@ -3,7 +3,7 @@
 import pytest
 
 from firesteel.lab.matrix.result import CellOutcome, MatrixResult
-from firesteel.lab.report.cell_change import compare_cells, find_baseline
+from firesteel.lab.report.sections.cell_change import compare_cells, find_baseline
 
 
 def cell(value, *, figure="tg_tok_s", spread=0.001, status="done"):

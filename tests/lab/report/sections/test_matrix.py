@@ -3,7 +3,7 @@
 import itertools
 
 from firesteel.lab.report.document import Fold, Paragraph, Table
-from firesteel.lab.report.matrix import matrix
+from firesteel.lab.report.sections.matrix import matrix
 from firesteel.lab.result import parse_result
 
 UNITS = {"tg_tok_s": "tok/s", "ttft_ms": "ms"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firesteel.lab.level_result import LevelCheck, LevelResult
-from firesteel.lab.report.document import BAD, Finding, Findings, Fold, Paragraph, Part
+from firesteel.lab.report.document import BAD, CheckList, CheckRow, Fold, Paragraph, Part
 from firesteel.lab.report.headline import VERDICT_TONES, explain, list_lines
 from firesteel.lab.report.number_format import duration
 from firesteel.lab.result import LabResult
@@ -16,9 +16,9 @@ def levels(result: LabResult) -> list[Part]:
 
 def _level(level: LevelResult) -> Fold:
     checks = list_checks(level)
-    parts: list[Part] = [Findings([_finding(check) for check in checks])] if checks else []
+    parts: list[Part] = [CheckList([_finding(check) for check in checks])] if checks else []
     if not level.checks:
-        parts.append(Findings([explain(level, "reason")]))
+        parts.append(CheckList([explain(level, "reason")]))
     elif level.slots is not None:
         parts.append(Paragraph(f"Slots, as listed under Kernel path: {level.slots.in_words()}"))
     elif not any(check.words in level.reason for check in level.checks):
@@ -47,6 +47,6 @@ def _note(level: LevelResult) -> str:
     return " · ".join(word for word in (counted, took) if word)
 
 
-def _finding(check: LevelCheck) -> Finding:
+def _finding(check: LevelCheck) -> CheckRow:
     cure = "" if check.passed else check.cure
-    return Finding(check.check, check.verdict.words, VERDICT_TONES[check.verdict], list_lines(check.words), cure)
+    return CheckRow(check.check, check.verdict.words, VERDICT_TONES[check.verdict], list_lines(check.words), cure)

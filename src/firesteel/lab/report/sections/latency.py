@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from firesteel.lab.bench.result import BenchRow
 from firesteel.lab.bench.series import PERCENTILES
-from firesteel.lab.report.charts import SampleRow, sample_chart
+from firesteel.lab.report.charts import SampleLine, sample_chart
 from firesteel.lab.report.document import Chart, Part, Table
 from firesteel.lab.report.number_format import precise
-from firesteel.lab.report.speed import name_row
+from firesteel.lab.report.sections.speed import name_row
 from firesteel.lab.result import LabResult
 
 MAX_ROWS = 12  # a chart states how many it leaves out
@@ -31,13 +31,13 @@ def latency(result: LabResult) -> list[Part]:
     return list(charts)
 
 
-def _samples(row: BenchRow, figure: str) -> SampleRow:
+def _samples(row: BenchRow, figure: str) -> SampleLine:
     series = row.series[figure]
     marks = [(f"p{rank}", series.percentile(rank)) for rank in PERCENTILES]
-    return SampleRow(name_row(row), series.values, marks)
+    return SampleLine(name_row(row), series.values, marks)
 
 
-def _chart(title: str, rows: list[SampleRow]) -> Chart:
+def _chart(title: str, rows: list[SampleLine]) -> Chart:
     headings = [title, *(f"p{rank} ms" for rank in PERCENTILES), "samples"]
     cells = [[row.name, *(precise(value) for _, value in row.marks), str(len(row.values))] for row in rows]
     more = len(rows) - MAX_ROWS

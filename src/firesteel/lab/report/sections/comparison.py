@@ -17,8 +17,8 @@ from firesteel.lab.report.document import (
     PLAIN,
     Cell,
     Chart,
-    Finding,
-    Findings,
+    CheckList,
+    CheckRow,
     Fold,
     Paragraph,
     Part,
@@ -41,7 +41,7 @@ def review(result: LabResult) -> list[Part]:
     compared = result.any_comparison
     shown = [] if compared is None else [f"{row.name}: {row.figure}" for row in compared.rows]
     rows = [
-        Finding(row.criterion, *MET[row.met], f"{row.found}\nwanted: {row.wanted}")
+        CheckRow(row.criterion, *MET[row.met], f"{row.found}\nwanted: {row.wanted}")
         for row in sheet.criteria
         if row.criterion not in shown
     ]
@@ -50,7 +50,7 @@ def review(result: LabResult) -> list[Part]:
         Paragraph(f"Hypothesis: {sheet.hypothesis}"),
         Paragraph(f"Verdict: {sheet.verdict}. {sheet.why}", REVIEW_TONES.get(sheet.verdict, DOUBTFUL)),
         Paragraph(sides),
-        Findings(rows),
+        CheckList(rows),
     ]
 
 
