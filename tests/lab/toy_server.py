@@ -34,7 +34,7 @@ class Toy:
 
     def complete(self, prompt, max_tokens, logprobs=None, echo=False, **fields):
         self.seen.append(prompt)
-        tokens, generated = list(prompt), []
+        tokens, generated = list(prompt.encode() if isinstance(prompt, str) else prompt), []
         for _ in range(max_tokens):
             generated.append(int(self.table[(tokens + generated)[-1]].argmax()))
         choice = {"text": "".join(map(chr, generated)), "token_ids": generated}
@@ -69,7 +69,7 @@ def answers_of(toy):
         def reply(self, body):
             is_known = not toy.key or self.headers["authorization"] == f"Bearer {toy.key}"
             answer = toy.answer(self.path, body) if is_known else None
-            status = 200 if answer else 401 if not is_known else 500 if "completions" in self.path else 404
+            status = 200 if answer else 401 if not is_known else 500 if self.path == "/v1/completions" else 404
             self.send_response(status)
             self.end_headers()
             self.wfile.write(json.dumps(answer or {"error": {"message": "no"}}).encode())

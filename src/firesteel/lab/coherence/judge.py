@@ -76,8 +76,14 @@ class Coherence:
         words = f"{self.num_right} of {len(self.answers)} questions answered correctly"
         if self.num_garbage:
             words += f", {self.num_garbage} with garbage"
-        wrong = [answer.in_words() for answer in self.answers if not answer.is_right]
-        return words if self.verdict is Verdict.PASSED else f"{words}: {'; '.join(wrong[:SHOWN])}"
+        wrong = sorted(
+            (answer for answer in self.answers if not answer.is_right), key=lambda answer: not answer.symptom
+        )
+        return (
+            words
+            if self.verdict is Verdict.PASSED
+            else f"{words}: {'; '.join(answer.in_words() for answer in wrong[:SHOWN])}"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         words = [word for judged in self.answers for word in split_words(judged.answer.text)]

@@ -18,9 +18,9 @@ MAX_ODD = 0.3  # share of characters outside printable ASCII
 TAIL_WORDS = 8
 MIN_COMMON = 0.1  # of the words of a tail; in English prose a third or more
 COMMON_WORDS = """
-a about after all also an and are as at be because been but by can do for from had has have he her his i if in into is
-it its more most no not of on one or other s she so some such than that the their them then there these they this to two
-was we were what when which who will with would you your
+a about after all also an and are as at be because been but by can do for from had has have he her his i if in
+into is it its more most no not of on one or other s she so some such than that the their them then there these
+they this to two was we were what when which who will with would you your
 """
 COMMON = frozenset(COMMON_WORDS.split())
 
