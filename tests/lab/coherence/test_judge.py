@@ -57,13 +57,18 @@ def test_text_of_a_broken_server_fails_whatever_was_asked(text):
 
 
 def test_garbage_after_a_plausible_first_token_is_called_drift():
-    for tail in (" a is the is a is the is a is the is", " dressed Wellington Turkey jupiter opposites Oman Ada tool"):
+    for tail in (
+        " a is the is a is the is a is the is",
+        " dressed Wellington Turkey jupiter opposites Oman Ada tool",
+    ):
         judged = judge_answer(Answer(FRANCE, f" Paris{tail}"))
         assert judged.drifts and not judged.is_right and "drifts after 'Paris'" in judged.in_words()
 
 
 def test_list_that_breaks_off_is_called_drift():
-    judged = judge_answer(Answer(Question(CHAT, "What are the days of the week?", DAYS), "Monday, Tuesday, Wellington"))
+    judged = judge_answer(
+        Answer(Question(CHAT, "What are the days of the week?", DAYS), "Monday, Tuesday, Wellington")
+    )
     assert judged.num_found == 2 and judged.drifts and "'Wednesday' is missing" in judged.in_words()
 
 

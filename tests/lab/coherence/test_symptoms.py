@@ -43,7 +43,9 @@ def test_sentence_that_a_greedy_continuation_repeats_is_not_garbage():
     assert find_symptom(3 * " Paris is the capital of France.") == ""
 
 
-@pytest.mark.parametrize("tail", ["", ".", "**", ". The capital city of the country the United States is called Washington."])
+@pytest.mark.parametrize(
+    "tail", ["", ".", "**", "\\)", ". The capital city of the country the United States is called Washington."]
+)
 def test_healthy_tail_has_no_symptom(tail):
     assert find_tail_symptom(tail) == ""
 

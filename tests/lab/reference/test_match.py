@@ -12,8 +12,8 @@ from firesteel.lab.servers.target import Target
 from tests.lab.reference.test_recorded import reference_of
 
 
-def check(served, *, probe=(1, 2, 3), model="", **fields):
-    target = Target(api=SimpleNamespace(model=served), kind="other", folder=Path(), model=model or served)
+def check(served, *, probe=(1, 2, 3), named="", **fields):
+    target = Target(api=SimpleNamespace(model=served), kind="other", folder=Path(), model=named or served)
     encoder = None if probe is None else TextEncoder(encode=lambda text: list(probe))
     check_same_model(target, reference_of(**fields), encoder)
 
@@ -24,8 +24,8 @@ def test_same_model_by_another_name_is_accepted(probe):
 
 
 def test_model_may_be_named_on_either_side():
-    check("served", model="/models/gpt-oss-120b")
-    check("mine", model="served", checkpoint="mine", **{"model": "served"}) if False else None
+    check("served", named="/models/gpt-oss-120b")
+    check("mine", checkpoint="/models/mine")
     with pytest.raises(ReferenceFailed, match=r"reference is of gpt-oss-120b, this server has served: .* --model"):
         check("served")
 

@@ -86,13 +86,13 @@ class Coherence:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        words = [word for judged in self.answers for word in split_words(judged.answer.text)]
+        shares = [share_of_distinct(split_words(judged.answer.text)) for judged in self.answers]
         return {
             "asked": len(self.answers),
             "right": self.num_right,
             "garbage": self.num_garbage,
             "drifting": sum(judged.drifts for judged in self.answers),
-            "distinct_words": share_of_distinct(words),
+            "distinct_words": sum(shares) / max(len(shares), 1),  # mean share within an answer
             "answers": [
                 {
                     "question": judged.answer.question.title,

@@ -45,9 +45,11 @@ def find_symptom(text: str) -> str:
 
 def find_tail_symptom(tail: str) -> str:
     """Returns what is wrong with the text after a correct beginning; it may be empty."""
-    if symptom := find_symptom(tail) if tail.strip(" .*\"'\n") else "":
-        return symptom
     words = split_words(tail)
+    if not words and len(tail) < MIN_LOOP_CHARACTERS:  # the end of a sentence, of a quotation or of a formula
+        return ""
+    if symptom := find_symptom(tail):
+        return symptom
     common = sum(word in COMMON for word in words)
     if len(words) >= TAIL_WORDS and common < MIN_COMMON * len(words):
         return f"{len(words)} words without grammar"

@@ -39,6 +39,7 @@ def record_reference(target: Target) -> tuple[RecordedReference, Coherence]:
         )
     texts = read_texts(encoder, None)
     prompts = read_prompts(encoder, PROMPTS)
+    continuations = tuple(record_continuation(target, prompts, number) for number in range(len(prompts)))
     ledger = target.read_ledger()
     reference = RecordedReference(
         model=target.api.model,
@@ -52,7 +53,7 @@ def record_reference(target: Target) -> tuple[RecordedReference, Coherence]:
         probe_ids=tuple(encoder.encode(PROBE)),
         prompts_sha256="",
         texts=tuple(record_text(target, texts, number) for number in range(len(texts))),
-        continuations=tuple(record_continuation(target, prompts, number) for number in range(len(prompts))),
+        continuations=continuations,
     )
     return reference, coherence
 
