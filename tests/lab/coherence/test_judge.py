@@ -14,8 +14,9 @@ KINDLING = json.loads((Path(__file__).parent / "kindling_answers.json").read_tex
 GOOD = ["shipped", "mxfp4_layers=all", "kv_dtype=fp8"]
 FRANCE = Question(TEXT, "The capital of France is", ("Paris",))
 # As gpt-oss-120b writes: other words, Markdown, an order of its own.
+FROM_SUNDAY = "\n".join(f"{number}. **{day}**" for number, day in enumerate((DAYS[-1], *DAYS[:-1]), 1))
 CAPABLE = {
-    "What are the days of the week?": "1. **Sunday**\n2. Monday\n3. Tuesday\n4. Wednesday\n5. Thursday\n6. Friday\n7. Saturday",
+    "What are the days of the week?": FROM_SUNDAY,
     "What is 7 * 8?": "\\(7 \\times 8 = 56\\)",
     "A carrot is a kind of": " root vegetable that is usually orange, although purple and white ones exist, and",
     "The word that means the opposite of cold is": ' "hot".\n\nThe opposite of cold is hot. The opposite of',

@@ -10,7 +10,7 @@ HEALTHY = (
     "The capital of France is Paris.",
     "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday.",
     "12 + 30. 2+0+0=2: 2 carry 0, 1+3+0=4: 4 carry 0. 42",
-    " Paris. The capital city of the country the United States is called Washington. The capital city of the country",
+    " Paris. The capital city of the country the United States is called Washington. The capital city of the",
     "No, no, it is Tuesday that follows Monday.",
     "1. January\n2. February\n3. March\n4. April\n5. May\n6. June",
     "User asks a simple question about geography. The answer: Paris — the capital of France. 🙂",

@@ -112,21 +112,18 @@ def test_reference_of_another_model_leaves_the_level_unjudged(record, judge):
 
 
 @pytest.mark.parametrize("lacks", ["logprobs", "token_ids"])
-def test_server_without_a_needed_feature_is_not_recorded(target_of, lacks):
-    with (
-        target_of(Toy(lacks=lacks)) as target,
-        pytest.raises((NotRecordable, RequestFailed), match=r"log-p|token_ids"),
-    ):
-        record_reference(target)
+def test_server_without_a_needed_feature_is_not_recorded(record, lacks):
+    with pytest.raises((NotRecordable, RequestFailed), match=r"log-probabilities|token_ids"):
+        record(Toy(lacks=lacks))
 
 
 def test_server_without_a_tokenizer_is_not_recorded(target_of):
-    with target_of(Toy(field="")) as target, pytest.raises(NotRecordable, match="/tokenize.*--model"):
+    with target_of(Toy(field="")) as target, pytest.raises(NotRecordable, match=r"/tokenize.*--model"):
         record_reference(target)
 
 
-def test_nan_is_not_recorded(target_of):
+def test_nan_is_not_recorded(record):
     toy = Toy()
     toy.table[:] = float("nan")
-    with target_of(toy) as target, pytest.raises(NotRecordable, match="NaN or Inf: this server is broken"):
-        record_reference(target)
+    with pytest.raises(NotRecordable, match="NaN or Inf: this server is broken"):
+        record(toy)
