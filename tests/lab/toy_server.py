@@ -53,6 +53,17 @@ class Toy:
         return {"choices": [choice]}
 
 
+def nearly_equal_toys():
+    """Returns two toys: where their two likeliest tokens are almost equal, they choose differently."""
+    served, reference = Toy(), Toy()
+    for token in range(VOCABULARY):
+        served.near_tie(token)
+        reference.table[token] = served.table[token].clone()
+        first, second = served.table[token].topk(2).indices
+        served.table[token, [first, second]] = served.table[token, [second, first]]
+    return served, reference
+
+
 def answers_of(toy):
     """Returns the request handler of a server that gives the toy's answers."""
 

@@ -44,7 +44,16 @@ def test_sentence_that_a_greedy_continuation_repeats_is_not_garbage():
 
 
 @pytest.mark.parametrize(
-    "tail", ["", ".", "**", "\\)", ". The capital city of the country the United States is called Washington."]
+    "tail",
+    [
+        "",
+        ".",
+        "**",
+        "\\)",
+        20 * "\n",
+        " 🇫🇷 oui",
+        ". The capital city of the country the United States is called Washington.",
+    ],
 )
 def test_healthy_tail_has_no_symptom(tail):
     assert find_tail_symptom(tail) == ""
