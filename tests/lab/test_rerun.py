@@ -57,7 +57,7 @@ def test_every_setting_is_a_flag_of_lab_run():
         path="p",
         trace="t",
         baseline="b",
-        reference_url="r",
+        reference="r.json",
         quick=True,
         debug=True,
         ready_s=5.0,
