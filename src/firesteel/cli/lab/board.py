@@ -24,7 +24,7 @@ PAGE_ONLY = ("TTFT ms", "drafts", "doubts")  # columns for which a terminal has 
 
 @lab.command(name="board")
 def lab_board(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="folders with results, at any depth")],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="folders with results, at any depth")],
     targets: Annotated[
         str, typer.Option(help="TOML file of targets by depth, or one that ships: spark.toml (default: none)")
     ] = "",
