@@ -49,6 +49,7 @@ class Mock:
             routes=[
                 Route("/v1/models", self.models),
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
+                Route("/v1/completions", self.complete, methods=["POST"]),
                 Route("/health", self.health),
             ]
         )
@@ -80,6 +81,11 @@ class Mock:
         message = {"role": "assistant", "content": "Paris " * wanted}
         choice = {"index": 0, "message": message, "finish_reason": "length"}
         return JSONResponse({"object": "chat.completion", "model": MODEL, "choices": [choice], "usage": usage})
+
+    async def complete(self, request: Request) -> Response:
+        """Answers at once: only chats are timed."""
+        choice = {"index": 0, "text": " Paris", "finish_reason": "length"}
+        return JSONResponse({"object": "text_completion", "model": MODEL, "choices": [choice]})
 
     def _count(self, messages: list[dict[str, Any]]) -> tuple[int, int]:
         """Returns the tokens of a prompt, and how many of them are in the cache."""

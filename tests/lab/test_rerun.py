@@ -12,7 +12,7 @@ from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.matrix.gates_file import choose_gates, read_gates_file
 from firesteel.lab.matrix.matrix import CELLS, CLAIM
 from firesteel.lab.matrix.result import SMALL, Configuration, Matrix, summarise
-from firesteel.lab.rerun import WRITING_VERBS, plan_rerun
+from firesteel.lab.rerun import WRITING_VERBS, Rerun, plan_rerun
 from firesteel.lab.result import LabResult, parse_result
 from firesteel.lab.spec import LabSpec
 from firesteel.lab.surroundings import StatedSurroundings
@@ -57,7 +57,7 @@ def test_every_setting_is_a_flag_of_lab_run():
         path="p",
         trace="t",
         baseline="b",
-        reference_url="r",
+        reference="r.json",
         quick=True,
         debug=True,
         ready_s=5.0,
@@ -266,3 +266,8 @@ def test_differences_are_listed():
 def test_result_that_cannot_be_rerun_is_refused(result, words):
     with pytest.raises(UserError, match=words):
         plan(result)
+
+
+def test_command_is_written_as_typed_in_a_shell():
+    plan = Rerun(words=("env",), environment={"A": "x y"}, without=("B", "C"), differences=[])
+    assert plan.in_shell() == "env -u B -u C A='x y' firesteel env"

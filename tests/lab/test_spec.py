@@ -59,6 +59,7 @@ def test_smaller_stress_than_usual_is_a_reduction(quick):
         ({"mode": "none"}, "all, verify, stress, benchmark"),
         ({"level": "7"}, "1.5"),
         ({"url": "http://x", "flags": ("--a",)}, "already runs"),
+        ({"reference": "ref.json", "reference_url": "http://x"}, "leave one out"),
     ],
 )
 def test_impossible_settings_are_refused_with_what_is_possible(fields, words):

@@ -39,6 +39,7 @@ load_verb(
     "lab",
     "lab.run",
     "lab.benchy",
+    "lab.board",
     "lab.compare",
     "lab.judge",
     "lab.matrix",

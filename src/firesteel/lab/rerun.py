@@ -6,6 +6,7 @@ A result of the lab holds its settings, a matrix its gates, a record the command
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +42,12 @@ class Rerun:
     without: tuple[str, ...]  # variables to remove, because they were not set then
     differences: list[str]  # of the surroundings
     files: dict[Path, str] = field(default_factory=dict)  # to write before, by path
+
+    def in_shell(self) -> str:
+        """Returns the command as it would be typed."""
+        removed = ["env", *(f"-u {name}" for name in self.without)] if self.without else []
+        settings = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*removed, *settings, shlex.join([PROGRAM, *self.words])])
 
 
 def plan_rerun(result: LabResult, now: StatedSurroundings, out: Path) -> Rerun:

@@ -12,6 +12,7 @@ from firesteel.errors import UserError
 from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.codec import from_json, to_json
 from firesteel.lab.compare.compare import Comparison
+from firesteel.lab.compare.past_run import PastRun
 from firesteel.lab.engine_info import EngineInfo
 from firesteel.lab.level import KERNEL_PATH, Level, find_level
 from firesteel.lab.level_result import LevelResult, parse_level, parse_part
@@ -61,6 +62,7 @@ class LabResult:
     shutdown: ServerExit | None = None
     memory: MemoryTimeline | None = None
     surroundings: StatedSurroundings | None = None
+    history: tuple[PastRun, ...] = ()  # earlier runs in the same folder, oldest first
     bench: BenchResult | None = None
     comparison: Comparison | None = None
     matrix: MatrixResult | None = None
@@ -86,6 +88,7 @@ class LabResult:
                 "kernels": to_json(self.kernels),
                 "shutdown": None if self.shutdown is None else self.shutdown.as_dict(),
                 "memory": {} if self.memory is None else to_json(self.memory),
+                "history": to_json(self.history),
             }
         parts = (self.bench, self.comparison, self.matrix, self.profile, self.review)
         names = ("bench", "comparison", "matrix", "profile", "review")
@@ -165,6 +168,13 @@ class LabResult:
         return next((level.reason for level in self.levels if level.level == KERNEL_PATH), "no reason was kept")
 
     @property
+    def release(self) -> str:
+        """The engine under test with its version and commit, as far as they are known."""
+        if self.engine is None:
+            return ""
+        return self.engine.release or self.engine.kind or self.engine.name
+
+    @property
     def name(self) -> str:
         """The engine, the model and the time, for messages."""
         engine = None if self.spec is None else self.spec.shown_url or self.spec.shown_engine
@@ -194,6 +204,7 @@ def parse_result(content: Mapping[str, Any]) -> LabResult:
         shutdown=parse_part(ServerExit, content, "shutdown"),
         memory=parse_part(MemoryTimeline, content, "memory"),
         surroundings=parse_part(StatedSurroundings, content, "surroundings"),
+        history=from_json(tuple[PastRun, ...], content.get("history") or (), "the history"),
         bench=parse_part(BenchResult, content, "bench"),
         comparison=parse_part(Comparison, content, "comparison"),
         matrix=parse_part(MatrixResult, content, "matrix"),

@@ -22,6 +22,7 @@ from firesteel.lab.client.api import Api
 from firesteel.lab.client.wire import RequestFailed
 from firesteel.lab.engine_facts import describe_engine
 from firesteel.lab.engine_info import EngineInfo
+from firesteel.lab.history import find_history
 from firesteel.lab.level import KERNEL_PATH, Level
 from firesteel.lab.level_result import LevelResult, judge_validity
 from firesteel.lab.levels.context import LevelContext
@@ -260,12 +261,13 @@ def run_lab(
     """Runs the levels; result.json and the report are written whatever happens to the server or to this run."""
     check_spec(spec)
     folder.mkdir(parents=True, exist_ok=True)
+    history = find_history(folder)
     start = time.monotonic()
     run = LabRun(spec=spec, folder=folder, observer=observer, device=find_device(), environment=environment)
     try:
         run.run_levels()
     finally:
-        result = run.result(time.monotonic() - start)
+        result = replace(run.result(time.monotonic() - start), history=history)
         write_atomically(folder / RESULT, result.as_dict())
         write_report(result, folder)
     return result

@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from firesteel.cli.lab.rerun import in_shell
 from firesteel.lab.matrix.result import Matrix, summarise
-from firesteel.lab.rerun import Rerun
 
 
 @pytest.mark.slow
@@ -19,11 +17,6 @@ def test_record_is_rerun(run, start, tmp_path):
     again = start("lab", "rerun", str(path))
     assert again.returncode == 0 and again.stdout.startswith("firesteel env\n"), again.stderr
     assert "FIRESTEEL_MODEL" in again.stdout
-
-
-def test_command_is_printed_as_typed_in_a_shell():
-    plan = Rerun(words=("env",), environment={"A": "x y"}, without=("B", "C"), differences=[])
-    assert in_shell(plan) == "env -u B -u C A='x y' firesteel env"
 
 
 def test_dry_rerun_of_a_matrix_prints_its_gates_and_writes_nothing(run, tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from firesteel.atomic import write_atomically
 from firesteel.cli.folder import writing_to
@@ -36,9 +37,10 @@ def lab_reference(
     `lab run --reference FILE` compares a later server with the file. A key is read from LAB_REFERENCE_API_KEY.
     """
     api = replace(Api.of(url, find_reference_key()), timeout_s=answer_s)
-    target = Target(api=api, kind="other", folder=out.parent, model=model, on_progress=say)
+    console = Console(stderr=True)
     try:
-        with writing_to(out.parent):
+        with writing_to(out.parent), console.status(f"asking {api.url}") as status:
+            target = Target(api=api, kind="other", folder=out.parent, model=model, on_progress=status.update)
             target.identify()
             target.model = model or target.api.model
             reference, coherence = record_reference(target)

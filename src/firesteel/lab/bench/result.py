@@ -8,7 +8,7 @@ from typing import Any
 from firesteel.lab.bench.plan import BenchPlan, BenchWorkload
 from firesteel.lab.bench.roof import Roof, RoofShare
 from firesteel.lab.bench.series import Series
-from firesteel.lab.bench.speculation import Speculation
+from firesteel.lab.bench.speculation import DraftAcceptance
 from firesteel.lab.client.exchange import Exchange
 from firesteel.lab.memory.usage import ResourceUsage
 
@@ -99,7 +99,7 @@ class BenchResult:
     startup_s: float | None = None
     seconds: float = 0.0
     usage: ResourceUsage | None = None
-    speculation: Speculation | None = None  # None: nothing was drafted, or the server does not say
+    speculation: DraftAcceptance | None = None  # None: nothing was drafted, or the server does not say
 
     @property
     def failures(self) -> list[str]:

@@ -1,8 +1,8 @@
 """Acceptance of drafted tokens during a benchmark, by the server's /metrics in Prometheus' text format.
 
 vLLM counts drafts, drafted and accepted tokens, and accepted ones by position; the differences of these counters
-are those of the benchmark. SGLang, started with --enable-metrics, has gauges of its latest steps only. llama.cpp and
-firesteel have no such metrics.
+are those of the benchmark. SGLang, started with --enable-metrics, has gauges of its latest steps only. llama.cpp
+and firesteel have no such metrics.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Samples = Mapping[str, float]  # by name, with the position appended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speculation:
+class DraftAcceptance:
     acceptance: float | None = None  # share of the drafted tokens
     length: float | None = None  # tokens per step of the model, its own included
     by_position: tuple[float, ...] = ()  # share of drafts that were accepted at least up to each position
@@ -39,14 +39,18 @@ class Speculation:
     source: str = ""
 
     def in_words(self) -> str:
-        parts = []
+        accepted = ""
         if self.acceptance is not None:
-            positions = ", ".join(f"{100 * share:.0f}" for share in self.by_position)
-            by_position = f" (by position {positions} %)" if positions else ""
-            parts.append(f"{100 * self.acceptance:.1f} % of drafted tokens accepted{by_position}")
-        if self.length is not None:
-            parts.append(f"{self.length:.2f} tokens per step")
-        return ", ".join(parts)
+            positions = f" ({self.positions_in_words()})" if self.by_position else ""
+            accepted = f"{100 * self.acceptance:.1f} % of drafted tokens accepted{positions}"
+        return ", ".join(filter(None, (accepted, self.length_in_words())))
+
+    def positions_in_words(self) -> str:
+        shares = ", ".join(f"{100 * share:.0f}" for share in self.by_position)
+        return f"by position {shares} %" if shares else ""
+
+    def length_in_words(self) -> str:
+        return "" if self.length is None else f"{self.length:.2f} tokens per step"
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -74,7 +78,7 @@ def parse_metrics(text: str) -> Samples:
     return {name: statistics.fmean(values) if name in GAUGES else sum(values) for name, values in found.items()}
 
 
-def compute_speculation(before: Samples | None, after: Samples | None) -> Speculation | None:
+def compute_speculation(before: Samples | None, after: Samples | None) -> DraftAcceptance | None:
     """Returns the acceptance between two readings; None if nothing was drafted, or if that is unknown."""
     if before is None or after is None:
         return None
@@ -82,7 +86,7 @@ def compute_speculation(before: Samples | None, after: Samples | None) -> Specul
     if grown.get(DRAFTED) and grown.get(DRAFTS):
         drafts = grown[DRAFTS]
         positions = sorted(int(name.split()[1]) for name in grown if name.startswith(f"{BY_POSITION} "))
-        return Speculation(
+        return DraftAcceptance(
             acceptance=grown.get(ACCEPTED, 0.0) / grown[DRAFTED],
             length=1 + grown.get(ACCEPTED, 0.0) / drafts,
             by_position=tuple(grown[f"{BY_POSITION} {position}"] / drafts for position in positions),
@@ -90,7 +94,7 @@ def compute_speculation(before: Samples | None, after: Samples | None) -> Specul
             source="vLLM's counters during the benchmark",
         )
     if after.get(LENGTH) or after.get(RATE):
-        return Speculation(
+        return DraftAcceptance(
             acceptance=after.get(RATE) or None,
             length=after.get(LENGTH) or None,
             source="SGLang's gauges at the end of the benchmark, of its latest steps",

@@ -76,17 +76,23 @@ class Coherence:
         words = f"{self.num_right} of {len(self.answers)} questions answered correctly"
         if self.num_garbage:
             words += f", {self.num_garbage} with garbage"
-        wrong = [answer.in_words() for answer in self.answers if not answer.is_right]
-        return words if self.verdict is Verdict.PASSED else f"{words}: {'; '.join(wrong[:SHOWN])}"
+        wrong = sorted(
+            (answer for answer in self.answers if not answer.is_right), key=lambda answer: not answer.symptom
+        )
+        return (
+            words
+            if self.verdict is Verdict.PASSED
+            else f"{words}: {'; '.join(answer.in_words() for answer in wrong[:SHOWN])}"
+        )
 
     def as_dict(self) -> dict[str, Any]:
-        words = [word for judged in self.answers for word in split_words(judged.answer.text)]
+        shares = [share_of_distinct(split_words(judged.answer.text)) for judged in self.answers]
         return {
             "asked": len(self.answers),
             "right": self.num_right,
             "garbage": self.num_garbage,
             "drifting": sum(judged.drifts for judged in self.answers),
-            "distinct_words": share_of_distinct(words),
+            "distinct_words": sum(shares) / max(len(shares), 1),  # mean share within an answer
             "answers": [
                 {
                     "question": judged.answer.question.title,

@@ -1,8 +1,8 @@
 """The questions and the words that their answers must hold.
 
 gpt-oss-20b and 120b know all of them, and so does Kindling: as shipped, with all layers in MXFP4, and with an FP8
-cache. Without its attention sinks Kindling continues one of the ten texts and loops on the notes. What it still answers
-without them, such as the capital of France in a chat, shows that a server works at all.
+cache. Without its attention sinks Kindling continues one of the ten texts and loops on the notes. What it still
+answers without them, such as the capital of France in a chat, shows that a server works at all.
 """
 
 from __future__ import annotations

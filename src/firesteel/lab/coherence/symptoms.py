@@ -9,7 +9,7 @@ WORD = re.compile(r"[^\W_]+")
 LOOP_WORDS = 4  # longest repeated phrase: greedy continuations of a healthy model may repeat whole sentences
 LOOP_CHARACTERS = 6
 MIN_REPEATS = 3
-MIN_LOOP_CHARACTERS = 12
+SHORT = 12  # characters; of a shorter text neither loops nor odd characters are counted
 WORD_LOOP_SHARE = 0.5  # of the words
 CHARACTER_LOOP_SHARE = 1 / 3  # of the characters
 FEW_WORDS = 12  # shorter texts are not judged by their share of distinct words
@@ -18,9 +18,9 @@ MAX_ODD = 0.3  # share of characters outside printable ASCII
 TAIL_WORDS = 8
 MIN_COMMON = 0.1  # of the words of a tail; in English prose a third or more
 COMMON_WORDS = """
-a about after all also an and are as at be because been but by can do for from had has have he her his i if in into is
-it its more most no not of on one or other s she so some such than that the their them then there these they this to two
-was we were what when which who will with would you your
+a about after all also an and are as at be because been but by can do for from had has have he her his i if in
+into is it its more most no not of on one or other s she so some such than that the their them then there these
+they this to two was we were what when which who will with would you your
 """
 COMMON = frozenset(COMMON_WORDS.split())
 
@@ -45,9 +45,12 @@ def find_symptom(text: str) -> str:
 
 def find_tail_symptom(tail: str) -> str:
     """Returns what is wrong with the text after a correct beginning; it may be empty."""
-    if symptom := find_symptom(tail) if tail.strip(" .*\"'\n") else "":
-        return symptom
+    tail = tail.strip()
     words = split_words(tail)
+    if not words and len(tail) < SHORT:  # the end of a sentence, of a quotation or of a formula
+        return ""
+    if symptom := find_symptom(tail):
+        return symptom
     common = sum(word in COMMON for word in words)
     if len(words) >= TAIL_WORDS and common < MIN_COMMON * len(words):
         return f"{len(words)} words without grammar"
@@ -63,10 +66,13 @@ def share_of_distinct(words: Sequence[str]) -> float:
 
 
 def share_of_odd(text: str) -> float:
-    """Returns the share of characters that an English answer lacks: other scripts, replacements, controls."""
+    """Returns the share of characters that an English answer lacks: other scripts, replacements, controls.
+
+    Returns 0 for a short text, which may well be a flag or a pictogram.
+    """
     shown = [character for character in text if not character.isspace()]
     odd = [character for character in shown if not (character.isascii() and character.isprintable())]
-    return len(odd) / len(shown) if shown else 0.0
+    return len(odd) / len(shown) if len(shown) >= SHORT else 0.0
 
 
 def find_repeated_words(words: Sequence[str]) -> str:
@@ -79,7 +85,7 @@ def find_repeated_words(words: Sequence[str]) -> str:
 def find_repeated_text(text: str) -> str:
     """Does the same for characters: digits or punctuation without spaces."""
     start, length, period = longest_loop(text, LOOP_CHARACTERS)
-    is_loop = length >= max(MIN_LOOP_CHARACTERS, MIN_REPEATS * period, CHARACTER_LOOP_SHARE * len(text))
+    is_loop = length >= max(SHORT, MIN_REPEATS * period, CHARACTER_LOOP_SHARE * len(text))
     return text[start : start + period] if is_loop else ""
 
 

@@ -146,7 +146,7 @@ def compare(
     shared = [key for key in before.figures if key in after.figures]
     confidence = share_confidence(len(shared))
     changes = [
-        _compare_figure(key, before.figures[key], after.figures[key], threshold, confidence) for key in shared
+        compare_figure(key, before.figures[key], after.figures[key], threshold, confidence) for key in shared
     ]
     return Comparison(
         rows=changes + _compare_memory(before.usage, after.usage, memory_gb),
@@ -165,7 +165,7 @@ def smallest_visible_change(bench: BenchResult) -> float | None:
     return statistics.median(reaches) if reaches else None
 
 
-def _compare_figure(
+def compare_figure(
     key: tuple[str, str], old: RunSamples, new: RunSamples, threshold: float, confidence: float
 ) -> Change:
     change, low, high = estimate(old.runs, new.runs, confidence)

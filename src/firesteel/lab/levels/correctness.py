@@ -28,12 +28,11 @@ from firesteel.lab.reference.reference import (
     find_reference,
     read_prompt_logprobs,
 )
-from firesteel.lab.reference.texts import find_encoder, read_prompts, read_texts
+from firesteel.lab.reference.texts import CONTINUED, NUM_PROMPTS, find_encoder, read_prompts, read_texts
 from firesteel.lab.servers.target import Target, are_finite, is_refusal
 from firesteel.lab.spec import LabSpec
 from firesteel.lab.verdict import Verdict
 
-CONTINUED = 32  # tokens
 SINK_TEXTS = 3
 MIN_SINK_EFFECT = 1.1  # perplexity without sinks divided by that with them
 
@@ -93,7 +92,7 @@ def compare_with_reference(target: Target, reference: Reference, spec: LabSpec, 
 
 def choose_tokens(target: Target, reference: Reference, spec: LabSpec) -> tuple[list[list[int]], list[list[int]]]:
     """Returns the texts and prompts to compare in tokens of the served model: those recorded, or the lab's own."""
-    num_texts, num_prompts = (8, 6) if spec.quick else (None, 24)
+    num_texts, num_prompts = (8, 6) if spec.quick else (None, NUM_PROMPTS)
     with target.step("held-out texts in its tokens"):
         encoder = find_encoder(target)
         if isinstance(reference, RecordedReference):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from firesteel.config import resolve
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
 from firesteel.lab.bench.formats import DENSE, KV, LAYERS, MOE, NAMES, SOURCE, parse_formats, shorten_format
+from firesteel.lab.bench.public_models import find_public_name
 from firesteel.lab.bench.roof import ServedModel
 from firesteel.lab.levels.kernel_path import read_lines
 from firesteel.lab.path.ledger import ServerLedger
@@ -23,12 +23,6 @@ from firesteel.lab.servers.target import Target
 from firesteel.lab.spec import LabSpec
 from firesteel.model.spec import PRESETS, ModelSpec, read_spec
 
-# Names of files and repositories of the public models; any other word in them may mean other weights.
-PUBLIC = re.compile(
-    r"(?:openai[-_])?(?P<name>gpt-oss-(?:20|120)b)"
-    r"(?:[-_.](?:mxfp4|gguf|bf16|f16|q8_0|\d{5}-of-\d{5}))*",
-    re.IGNORECASE,
-)
 OWN_QUANTIZATION = ("mxfp4", "gpt_oss_mxfp4")  # values of --quantization that keep the checkpoint's format
 FORK_LAYERS = re.compile(r"non-default args: .*'mxfp4_layers': '(?P<layers>[^']*)'")
 GGUF_TYPE = re.compile(r"llama_model_loader: - type\s+(?P<type>\w+):")
@@ -118,5 +112,4 @@ def find_sizes(model: str) -> ModelSpec | None:
     try:
         return read_spec(find_checkpoint(model))
     except UserError:
-        match = PUBLIC.fullmatch(Path(model).name.removesuffix(".gguf"))
-        return None if match is None else PRESETS[match["name"].lower()]
+        return PRESETS.get(find_public_name(model))

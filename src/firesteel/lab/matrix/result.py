@@ -12,6 +12,7 @@ from firesteel.config import HIDDEN, hide_in_text, hide_secrets, is_secret
 from firesteel.device import find_device
 from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.bench.result import BenchResult
+from firesteel.lab.compare.samples import average_by_run
 from firesteel.lab.path.slots import SlotTable
 from firesteel.lab.verdict import Verdict, conclude
 from firesteel.surroundings import PACKAGE, find_commit
@@ -109,6 +110,7 @@ class CellOutcome:
     rank: int | None = None  # from 1, by RANKED_BY
     folder: str = ""  # of its run with report.html, relative to the folder of the matrix's result
     figures: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of figures, a value per run
     reason: str = ""  # of a verdict that is not passed
     seconds: float = 0.0
     commit: str | None = None
@@ -143,6 +145,7 @@ class CellOutcome:
             "rank": self.rank,
             "folder": self.folder,
             "figures": self.figures,
+            "samples": {name: list(values) for name, values in self.samples.items()},
             "reason": self.reason,
             **bench,
             "commit": self.commit,
@@ -191,11 +194,19 @@ def summarise(matrix: Matrix, outcomes: Sequence[CellOutcome], origin: Origin | 
     return MatrixResult(
         gates=matrix.gates,
         figures={name: unit for name, unit in FIGURES.items() if any(name in cell.figures for cell in outcomes)},
-        cells=tuple(replace(cell, bench=None) for cell in rank(outcomes)),
+        cells=tuple(replace(cell, bench=None, samples=sample_runs(cell.bench)) for cell in rank(outcomes)),
         matrix=matrix,
         words="; ".join([f"{done} of {len(outcomes)} cells done{without_rank}", *mixed]),
         all_done=done == len(outcomes),
     )
+
+
+def sample_runs(bench: BenchResult | None) -> dict[str, tuple[float, ...]]:
+    """Returns the runs of the first workload, which show the noise of a cell's figures."""
+    if bench is None or not bench.rows:
+        return {}
+    first = bench.rows[0]
+    return {name: tuple(average_by_run(first, name)) for name in FIGURES if name in first.series}
 
 
 def rank(outcomes: Sequence[CellOutcome]) -> list[CellOutcome]:

@@ -15,12 +15,9 @@ from firesteel.lab.coherence.ask import ask_questions
 from firesteel.lab.coherence.judge import Coherence, judge_coherence
 from firesteel.lab.reference.recorded import RecordedContinuation, RecordedReference, RecordedText
 from firesteel.lab.reference.reference import find_margin, read_prompt_logprobs
-from firesteel.lab.reference.texts import PROBE, find_encoder, read_prompts, read_texts
+from firesteel.lab.reference.texts import CONTINUED, NUM_PROMPTS, PROBE, find_encoder, read_prompts, read_texts
 from firesteel.lab.servers.target import Target, are_finite
 from firesteel.version import find_version
-
-CONTINUED = 32  # tokens
-PROMPTS = 24
 
 
 class NotRecordable(UserError):
@@ -38,7 +35,8 @@ def record_reference(target: Target) -> tuple[RecordedReference, Coherence]:
             "be encoded in its tokens; name its checkpoint by --model"
         )
     texts = read_texts(encoder, None)
-    prompts = read_prompts(encoder, PROMPTS)
+    prompts = read_prompts(encoder, NUM_PROMPTS)
+    continuations = tuple(record_continuation(target, prompts, number) for number in range(len(prompts)))
     ledger = target.read_ledger()
     reference = RecordedReference(
         model=target.api.model,
@@ -52,7 +50,7 @@ def record_reference(target: Target) -> tuple[RecordedReference, Coherence]:
         probe_ids=tuple(encoder.encode(PROBE)),
         prompts_sha256="",
         texts=tuple(record_text(target, texts, number) for number in range(len(texts))),
-        continuations=tuple(record_continuation(target, prompts, number) for number in range(len(prompts))),
+        continuations=continuations,
     )
     return reference, coherence
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from firesteel.lab.profile.profile import HostTime, KernelTime, LayerTime
-from firesteel.lab.report.charts import ChartLine, line_chart, short, stacked_chart
-from firesteel.lab.report.document import Chart, Part, Raw, Table
+from firesteel.lab.report.charts import line_chart, line_of, stacked_chart
+from firesteel.lab.report.document import Chart, Part, Table
+from firesteel.lab.report.number_format import percent, short
 from firesteel.lab.result import LabResult
 
 MAX_KERNELS = 40
@@ -17,14 +18,14 @@ def profile(result: LabResult) -> list[Part]:
     if measured is None:
         return []
     pieces = [(row.category, row.ms) for row in measured.categories]
+    headings = ["category", "ms per step", "share", "GB/s"]
     rows = [[row.category, f"{row.ms:.3f}", _percent(row.share), _rate(row.gb_s)] for row in measured.categories]
     parts: list[Part] = [
-        Chart("One step by category", stacked_chart(pieces, unit="ms"), None, measured.in_words()),
+        Chart("One step by category", stacked_chart(pieces, unit="ms"), Table(headings, rows)),
     ]
     parts += [_layers(measured.layers)] if len(measured.layers) > 2 else []
     parts += [_host(measured.host)] if measured.host else []
-    table = Table(["category", "ms per step", "share", "GB/s"], rows)
-    return [*parts, table, *_kernels(measured.kernels), Raw("profile", measured.as_dict())]
+    return [*parts, *_kernels(measured.kernels)]
 
 
 def _layers(rows: Sequence[LayerTime]) -> Chart:
@@ -32,7 +33,7 @@ def _layers(rows: Sequence[LayerTime]) -> Chart:
     inside = rows[:-1]
     names = list(dict.fromkeys(name for row in inside for name in row.categories))
     lines = [
-        ChartLine(name, [(number, row.categories.get(name, 0.0)) for number, row in enumerate(inside)])
+        line_of(name, [(number, row.categories.get(name, 0.0)) for number, row in enumerate(inside)])
         for name in names
     ]
     cells = [
@@ -55,11 +56,11 @@ def _kernels(rows: Sequence[KernelTime]) -> list[Part]:
         [row.name, row.category, f"{row.calls:g}", f"{row.ms:.3f}", short(row.us_a_call), _rate(row.gb_s)]
         for row in rows[:MAX_KERNELS]
     ]
-    return [Table(headings, cells)] if cells else []
+    return [Table(headings, cells).without_empty_columns()] if cells else []
 
 
 def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
+    return "" if share is None else percent(share)
 
 
 def _rate(gb_s: float | None) -> str:
