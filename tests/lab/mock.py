@@ -38,20 +38,29 @@ class Mock:
     token_ids: bool = True  # sent with each chunk
     prefix_caching: bool = False
     max_context: int = 65536
+    model_s: float = 0.0  # delay of the first `slow_models` answers to /v1/models, by which the latency is measured
+    slow_models: int = 0
     port: int = 0  # 0: any free port
     seen: set[str] = field(default_factory=set)
+    asked: int = 0
 
     def app(self) -> Starlette:
         return Starlette(
             routes=[
                 Route("/v1/models", self.models),
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
-                Route("/health", self.models),
+                Route("/health", self.health),
             ]
         )
 
     async def models(self, request: Request) -> Response:
+        self.asked += 1
+        if self.asked <= self.slow_models:
+            await asyncio.sleep(self.model_s)
         return JSONResponse({"object": "list", "data": [{"id": MODEL, "max_model_len": self.max_context}]})
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ready"})
 
     async def chat(self, request: Request) -> Response:
         start = time.perf_counter()
@@ -138,7 +147,7 @@ def mock_server(**settings: Any) -> Iterator[str]:
 def parse_settings(words: list[str]) -> dict[str, Any]:
     """Parses name=value; each value has the type of its default."""
     defaults = asdict(Mock())
-    known = {declared.name for declared in fields(Mock)} - {"seen"}
+    known = {declared.name for declared in fields(Mock)} - {"seen", "asked"}
     settings: dict[str, Any] = {}
     for word in words:
         name, _, value = word.partition("=")

@@ -109,8 +109,8 @@ class LabResult:
     @property
     def unjudged(self) -> tuple[Level, ...]:
         """The levels that had to be judged and were not."""
-        named = "" if self.spec is None else self.spec.level
-        required = [level for level in self.levels if level.level.is_proof or level.level.number == named]
+        named = () if self.spec is None else self.spec.named_levels
+        required = [level for level in self.levels if level.level.is_proof or level.level in named]
         return tuple(level.level for level in required if level.verdict is Verdict.UNPROVEN)
 
     @property

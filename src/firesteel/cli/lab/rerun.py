@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from firesteel.cli.folder import writing_to
 from firesteel.cli.lab.run import lab
 from firesteel.cli.tables import say
 from firesteel.config import child_environment
@@ -31,7 +32,13 @@ def lab_rerun(
         say(f"differs: {line}")
     print(in_shell(plan), flush=True)
     if dry:
+        for path, content in plan.files.items():
+            print(f"{path}:\n{content}")
         return
+    with writing_to(out):
+        for path, content in plan.files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
     environment = child_environment(plan.environment, without=plan.without)
     # Replaces this process, so that signals and the exit code are the command's own.
     os.execvpe(sys.executable, [sys.executable, "-m", "firesteel", *plan.words], environment)

@@ -47,8 +47,14 @@ class Change:
     def in_words(self) -> str:
         if self.figure == MEMORY:
             return f"{self.name}: {self.after - self.before:+.2f} GB"
-        interval = f"{100 * self.low:+.1f} to {100 * self.high:+.1f} %"
-        return f"{self.name} {self.figure}: {100 * self.change:+.1f} % ({interval})"
+        return f"{self.name} {self.figure}: {100 * self.change:+.1f} % ({self.interval})"
+
+    @property
+    def interval(self) -> str:
+        """Its interval in words. One that spans all changes up to twice the speed or more says nothing."""
+        if (limit(self.high) - limit(self.low)) / 2 >= TOO_FEW:
+            return "too few runs"
+        return f"{100 * self.low:+.1f} to {100 * self.high:+.1f} %"
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "low": limit(self.low), "high": limit(self.high)}

@@ -16,6 +16,7 @@ from firesteel.lab.client.wire import RequestFailed
 from firesteel.lab.servers.target import Target, is_refusal
 
 MIN_TOKENS = 2  # the first has no log-probability
+PROBE = "Naïve café, 12345 → x_1 = [3.5];\n\tdef f(x): return not x  # Straße"  # vocabularies split it differently
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

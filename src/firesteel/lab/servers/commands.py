@@ -35,8 +35,8 @@ PROGRAMS = {
 }
 # Engine -> pattern of the last part of an image's name.
 IMAGES = {"firesteel": "firesteel", "vllm": "vllm", "sglang": "sglang", "llamacpp": r"llama[._-]?cpp"}
-VLLM, VLLM_WITH_PLUGIN = "vllm", "vllm+firesteel"
-KINDS = ("firesteel", VLLM, VLLM_WITH_PLUGIN, "sglang", "llamacpp")
+VLLM, VLLM_WITH_PLUGIN, SGLANG, LLAMACPP = "vllm", "vllm+firesteel", "sglang", "llamacpp"
+KINDS = ("firesteel", VLLM, VLLM_WITH_PLUGIN, SGLANG, LLAMACPP)
 # vLLM loads our plugin wherever it is installed. Each kind says which gpt-oss it measures; a command line decides
 # for itself, and contains WITH_PLUGIN if it means the plugin, as in `env FIRESTEEL_VLLM=on vllm serve`.
 PLUGIN_SWITCHES = {VLLM: {PLUGIN_VARIABLE: "off"}, VLLM_WITH_PLUGIN: {PLUGIN_VARIABLE: "on"}}
@@ -78,8 +78,13 @@ def make_command(
         words=(*make_words(engine, model=model, port=port, folder=folder), *added, *flags),
         url=f"http://{HOST}:{port}",
         name=engine if engine in KINDS else "server",
-        environment={**(DEBUG if debug else {}), **PLUGIN_SWITCHES.get(engine, {})},
+        environment=fixed_environment(engine, debug=debug),
     )
+
+
+def fixed_environment(engine: str, *, debug: bool) -> dict[str, str]:
+    """Returns the variables that an engine is always started with."""
+    return {**(DEBUG if debug else {}), **PLUGIN_SWITCHES.get(engine, {})}
 
 
 def make_words(engine: str, *, model: str, port: int, folder: Path) -> Sequence[str]:

@@ -247,8 +247,10 @@ class SupervisedServer:
     def _diagnose(self, code: int | None, silent_s: float | None = None) -> Diagnosis:
         secrets = find_secret_flags(self.command.words).values()  # engines log their flags
         lines = hide_values(read_tail(self.log), secrets)
-        kernel = self._kernel_log.new_messages(self.processes.names)
-        return self._server.explain(diagnose_exit(code, lines, step=self.step, kernel=kernel, silent_s=silent_s))
+        names = self.processes.names
+        kernel = self._kernel_log.new_messages(names)
+        found = diagnose_exit(code, lines, step=self.step, kernel=kernel, silent_s=silent_s, processes=names)
+        return self._server.explain(found)
 
     def _diagnose_running(self, kind: str, words: str) -> Diagnosis:
         """Returns the cause that its log names, if there is one."""

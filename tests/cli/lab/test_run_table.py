@@ -4,36 +4,36 @@ import io
 
 from rich.console import Console
 
-from firesteel.cli.lab.board import PlainBoard, RunBoard, describe_verdict
+from firesteel.cli.lab.run_table import PlainTable, RunTable, describe_verdict
 from firesteel.lab.level import BENCHMARK, KERNEL_PATH, MATRIX, REGRESSION, SMOKE, STRESS
 from firesteel.lab.level_result import LevelResult
 from firesteel.lab.spec import LabSpec
 from firesteel.lab.verdict import Verdict
 
 
-def shown(board):
+def shown(table):
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(board)
+    console.print(table)
     return console.export_text()
 
 
 def test_rows_show_done_running_and_waiting_levels():
-    board = RunBoard(LabSpec(mode="verify"))
-    board.end(LevelResult(level=SMOKE, verdict=Verdict.PASSED, reason="all is well", seconds=1.25))
-    board.begin(KERNEL_PATH)
-    board.progress("reading the ledger")
-    text = shown(board)
+    table = RunTable(LabSpec(mode="verify"))
+    table.end(LevelResult(level=SMOKE, verdict=Verdict.PASSED, reason="all is well", seconds=1.25))
+    table.begin(KERNEL_PATH)
+    table.progress("reading the ledger")
+    text = shown(table)
     assert "all is well" in text and "1.2" in text and "reading the ledger" in text and "2 correctness" in text
-    board.end(LevelResult(level=KERNEL_PATH, verdict=Verdict.FAILED, reason="marlin ran"))
-    assert "FAILED" in shown(board) and "reading the ledger" not in shown(board)
+    table.end(LevelResult(level=KERNEL_PATH, verdict=Verdict.FAILED, reason="marlin ran"))
+    assert "FAILED" in shown(table) and "reading the ledger" not in shown(table)
 
 
 def print_lines(quiet_s):
     console = Console(width=120, file=io.StringIO())
-    board = PlainBoard(LabSpec(), console, quiet_s)
-    board.begin(STRESS)
-    board.progress("1 of 200 requests")
-    board.end(LevelResult(level=STRESS, verdict=Verdict.PASSED, reason="all is well"))
+    table = PlainTable(LabSpec(), console, quiet_s)
+    table.begin(STRESS)
+    table.progress("1 of 200 requests")
+    table.end(LevelResult(level=STRESS, verdict=Verdict.PASSED, reason="all is well"))
     return console.file.getvalue()
 
 

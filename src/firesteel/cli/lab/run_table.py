@@ -27,7 +27,7 @@ STYLES = {
 QUIET_S = 20.0  # between two progress lines without a terminal
 
 
-class RunBoard:
+class RunTable:
     """A row per level: waiting, running with its current step, or its result."""
 
     def __init__(self, spec: LabSpec) -> None:
@@ -66,7 +66,7 @@ class RunBoard:
         return Text("", "dim"), "", Text("")
 
 
-class PlainBoard(RunBoard):
+class PlainTable(RunTable):
     """A line per result, and occasional lines of progress, for logs and pipes."""
 
     def __init__(self, spec: LabSpec, console: Console, quiet_s: float = QUIET_S) -> None:
@@ -104,11 +104,11 @@ def describe_verdict(result: LevelResult) -> Text:
 
 
 @contextmanager
-def open_board(spec: LabSpec) -> Iterator[RunBoard]:
+def open_run_table(spec: LabSpec) -> Iterator[RunTable]:
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield PlainBoard(spec, console)
+        yield PlainTable(spec, console)
         return
-    board = RunBoard(spec)
-    with Live(board, console=console, refresh_per_second=REFRESHES_PER_SECOND):
-        yield board
+    table = RunTable(spec)
+    with Live(table, console=console, refresh_per_second=REFRESHES_PER_SECOND):
+        yield table
