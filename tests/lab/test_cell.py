@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from firesteel.lab import run
 from firesteel.lab.cell import judge_cell, run_cell
 from firesteel.lab.level import BENCHMARK, CORRECTNESS, KERNEL_PATH
 from firesteel.lab.level_result import LevelResult
@@ -12,6 +13,7 @@ from firesteel.lab.path.slots import SlotRow, make_table
 from firesteel.lab.result import LabResult
 from firesteel.lab.run import GATE_FAILED
 from firesteel.lab.servers.diagnosis import Diagnosis
+from firesteel.lab.servers.supervisor import ServerFailed
 from firesteel.lab.spec import LabSpec
 from firesteel.lab.verdict import Verdict
 from tests.lab import report_parts as parts
@@ -87,7 +89,7 @@ def run_fake(way, folder, **fields):
     spec = LabSpec(
         level="2,4", engine=f"{sys.executable} {FAKE} {{port}} {way}", model="none", quick=True, **fields
     )
-    return run_cell(CellSpec(chosen={}, spec=spec), folder)
+    return run_cell(CellSpec(chosen={}, spec=spec, variables=()), folder)
 
 
 def test_server_that_is_never_ready_is_waited_for_as_long_as_set(tmp_path):
@@ -103,5 +105,23 @@ def test_server_that_dies_has_a_diagnosis_and_a_bundle(tmp_path):
 
 def test_settings_that_no_run_accepts_are_an_outcome(tmp_path):
     spec = LabSpec(level="2,4", engine="no port here")
-    outcome = run_cell(CellSpec(chosen={}, spec=spec), tmp_path)
+    outcome = run_cell(CellSpec(chosen={}, spec=spec, variables=()), tmp_path)
     assert outcome.status == CRASHED and "{port}" in outcome.reason
+
+
+def test_variables_of_a_cell_are_given_to_its_server_by_name(tmp_path, monkeypatch):
+    """A container does not inherit the environment of the process that starts it."""
+    seen = []
+
+    class Server:
+        def __init__(self, command, folder):
+            seen.append(command.environment)
+            raise ServerFailed(Diagnosis(kind="x", words="enough", cure=""), None)
+
+    monkeypatch.setattr(run, "SupervisedServer", Server)
+    monkeypatch.setenv("VLLM_X", "1")
+    monkeypatch.setenv("VLLM_Y", "not named")
+    spec = LabSpec(level="2,4", engine="vllm", model="none")
+    outcome = run_cell(CellSpec(chosen={}, spec=spec, variables=("VLLM_X",)), tmp_path)
+    assert outcome.status == CRASHED and "enough" in outcome.reason
+    assert seen == [{"VLLM_X": "1", "FIRESTEEL_VLLM": "off"}]

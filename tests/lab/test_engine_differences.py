@@ -3,9 +3,12 @@
 import importlib.metadata
 import sys
 
+import pytest
+
 from firesteel.lab.engine_differences import find_engine_now, list_engine_differences
 from firesteel.lab.engine_info import EngineInfo
 from firesteel.lab.path.imports import ImportedPackage
+from firesteel.lab.servers.container.runtime import ContainerRuntime
 
 VERSION = importlib.metadata.version("msgspec")
 
@@ -47,6 +50,24 @@ def test_interpreter_that_is_gone_is_the_only_difference():
     before = EngineInfo(interpreter="/no/such/python", packages={"vllm": "0.32"})
     [line] = list_engine_differences(before, find_engine_now(before, {}))
     assert line == "interpreter of the engine: /no/such/python before, which does not exist here"
+
+
+@pytest.mark.parametrize(
+    ("digest", "lines"),
+    [
+        ("x@sha256:1", []),
+        ("x@sha256:2", ["image x: x@sha256:1 before, x@sha256:2 now"]),
+        ("", ["image x: x@sha256:1 before, not on this machine now"]),
+    ],
+)
+def test_engine_in_a_container_is_compared_by_the_digest_of_its_image(digest, lines, monkeypatch):
+    """Its interpreter's path says nothing about this machine."""
+    asked = []
+    monkeypatch.setattr(ContainerRuntime, "find_digest", lambda self, image: asked.append((self, image)) or digest)
+    command = ("sudo", "podman", "run", "x")
+    before = EngineInfo(image="x", digest="x@sha256:1", interpreter=sys.executable, command=command)
+    assert list_engine_differences(before, find_engine_now(before, {})) == lines
+    assert asked == [(ContainerRuntime(("sudo", "podman")), "x")]
 
 
 def test_engine_without_python_has_no_differences():

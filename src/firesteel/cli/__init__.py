@@ -37,15 +37,14 @@ load_verb("profile", "machine.profile")
 load_verb("serve", "model.serve")
 load_verb(
     "lab",
-    *(
-        "lab.run",
-        "lab.benchy",
-        "lab.board",
-        "lab.compare",
-        "lab.matrix",
-        "lab.reference",
-        "lab.report",
-        "lab.rerun",
-        "lab.review",
-    ),
+    "lab.run",
+    "lab.benchy",
+    "lab.board",
+    "lab.compare",
+    "lab.judge",
+    "lab.matrix",
+    "lab.reference",
+    "lab.report",
+    "lab.rerun",
+    "lab.review",
 )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from firesteel.atomic import write_atomically
+from firesteel.config import child_environment
 from firesteel.errors import UserError
 from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.codec import from_json
@@ -42,8 +43,10 @@ class CellLog:
 
 def run_cell(cell: CellSpec, folder: Path) -> CellOutcome:
     """Returns an outcome also if the server failed."""
+    inherited = child_environment({})
+    environment = {name: inherited[name] for name in cell.variables}
     try:
-        result = run_lab(cell.spec, folder, CellLog())
+        result = run_lab(cell.spec, folder, CellLog(), environment=environment)
     except UserError as error:
         return CellOutcome.failed(CRASHED, str(error))
     return judge_cell(result)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,24 +10,16 @@ from firesteel.errors import UserError
 from firesteel.lab.level import CORRECTNESS
 from firesteel.lab.level_result import LevelResult
 from firesteel.lab.matrix.cell import find_environment, make_cell
-from firesteel.lab.matrix.gates import list_removed
+from firesteel.lab.matrix.matrix import CELL, run_process
 from firesteel.lab.matrix.result import Matrix
 from firesteel.lab.matrix.review import AnswerVerdict
-from firesteel.lab.rerun import run_words
 from firesteel.lab.result import read_result
-from firesteel.lab.servers.shutdown import run_child
 
 
 def check_by_level_two(matrix: Matrix, chosen: Mapping[str, str], folder: Path) -> AnswerVerdict:
-    """Runs level 2 with a choice of gates by `firesteel lab run`."""
-    spec = replace(make_cell(matrix, chosen).spec, level=str(CORRECTNESS))
-    folder.mkdir(parents=True, exist_ok=True)
-    run_child(
-        [sys.executable, "-m", "firesteel", *run_words(spec, folder)],
-        folder / "check.log",
-        environment=find_environment(matrix, chosen),
-        without=list_removed(chosen),
-    )
+    """Runs level 2 with a choice of gates, as a cell of that level alone."""
+    cell = make_cell(replace(matrix, level=str(CORRECTNESS)), chosen)
+    run_process(cell, find_environment(matrix, chosen), folder, CELL, timeout_s=matrix.cell_s)
     try:
         return judge_level_two(read_result(folder).levels)
     except UserError as error:

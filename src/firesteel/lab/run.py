@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -64,6 +65,7 @@ class LabRun:
     folder: Path
     observer: RunObserver
     device: DeviceSpec
+    environment: Mapping[str, str] = field(default_factory=dict)  # of the server, beside what its engine needs
     results: list[LevelResult] = field(default_factory=list)
     engine: EngineInfo = field(default_factory=EngineInfo)
     kernels: tuple[OpCalls, ...] = ()
@@ -156,7 +158,8 @@ class LabRun:
             flags=spec.flags,
             debug=spec.debug,
         )
-        return replace(command, ready_s=spec.ready_s, grace_s=spec.grace_s)
+        environment = {**self.environment, **command.environment}
+        return replace(command, ready_s=spec.ready_s, grace_s=spec.grace_s, environment=environment)
 
     def _make_target(self, url: str, kind: str, server: SupervisedServer | None = None) -> Target:
         key = find_key(self.spec.flags, engine=self.spec.engine)
@@ -177,7 +180,10 @@ class LabRun:
         if target.kind == "other" and target.read_ledger() is not None:
             target.kind = "firesteel"
         self.observer.progress("asking for versions")
-        self.engine = describe_engine(target, name=self.engine.name, device=self.device)
+        name = self.engine.name
+        if self.spec.url and target.kind != "other":
+            name = f"{target.kind} at {name}"
+        self.engine = describe_engine(target, name=name, device=self.device)
         return target
 
     def _run_level(self, level: Level, target: Target | None) -> None:
@@ -249,13 +255,15 @@ def measured_before(failure: BaseException | None) -> BenchResult | None:
     return failure.result if isinstance(failure, BenchBroken) and failure.result.rows else None
 
 
-def run_lab(spec: LabSpec, folder: Path, observer: RunObserver) -> LabResult:
+def run_lab(
+    spec: LabSpec, folder: Path, observer: RunObserver, *, environment: Mapping[str, str] = MappingProxyType({})
+) -> LabResult:
     """Runs the levels; result.json and the report are written whatever happens to the server or to this run."""
     check_spec(spec)
     folder.mkdir(parents=True, exist_ok=True)
     history = find_history(folder)
     start = time.monotonic()
-    run = LabRun(spec=spec, folder=folder, observer=observer, device=find_device())
+    run = LabRun(spec=spec, folder=folder, observer=observer, device=find_device(), environment=environment)
     try:
         run.run_levels()
     finally:

@@ -60,7 +60,8 @@ class LabSpec:
     )
     engine: str = setting(
         "firesteel",
-        "firesteel, vllm, vllm+firesteel, sglang, llamacpp, or a command line with {port} and optionally {model}",
+        "firesteel, vllm, vllm+firesteel, sglang, llamacpp, a command line with {port} and optionally {model}, "
+        "'docker run ...', or compose:FILE:SERVICE",
         identifies=True,
     )
     url: str = setting("", "address of a running server; no server is started", identifies=True)

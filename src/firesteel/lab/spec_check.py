@@ -66,7 +66,7 @@ def check_path(spec: LabSpec) -> None:
 
 def check_trace(spec: LabSpec, rules: EngineRules | None) -> None:
     """Raises if no rule applies to a profile of this engine."""
-    hint = "; with --url, --engine says which engine it is" if spec.url else ""
+    hint = "; with --url, --engine says which engine it is" if spec.url and spec.engine == "firesteel" else ""
     if rules is None:
         raise UserError(f"--trace {spec.trace}: there are no rules for {spec.engine} to judge it by{hint}")
     if not any(sign.kernels for sign in rules.signs):

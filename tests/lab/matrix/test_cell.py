@@ -67,6 +67,9 @@ def test_workloads_are_those_of_the_matrix():
         ({}, {"env:FIRESTEEL_VLLM": "on"}, "FIRESTEEL_VLLM cannot be varied: --engine vllm sets it"),
         ({"debug": True}, {"env:VLLM_LOGGING_LEVEL": "INFO"}, "--engine vllm with --debug sets it"),
         ({"environment": {"FIRESTEEL_VLLM": "on"}}, {}, "cannot be varied"),
+        ({"engine": "env VLLM_X=1 vllm serve --port {port}"}, {"env:VLLM_X": "2"}, "VLLM_X cannot be varied"),
+        ({"engine": "docker run -e VLLM_X=1 vllm"}, {"env:VLLM_X": "2"}, "VLLM_X cannot be varied"),
+        ({"engine": "docker run --env=VLLM_X=1 vllm"}, {"env:VLLM_X": "without"}, "VLLM_X cannot be varied"),
         ({"engine": "firesteel"}, {"kv_dtype": "fp8", "env:FIRESTEEL_KV_DTYPE": "auto"}, "--kv-dtype beats it"),
     ],
 )

@@ -79,6 +79,8 @@ def test_json_and_quoted_values_hold_commas(words, values):
         (["api-key=a,b"], "vllm", "secret"),
         (['x={"a": 1},{"a": 2}'], "vllm", "must be JSON .* its own --gates"),
         (['x=a,{"b": 1}'], "vllm", "its own --gates NAME=VALUE"),
+        (["=a,b"], "vllm", "a gate needs a name"),
+        (["--=a,b"], "firesteel", "a gate needs a name"),
         (["x=a,"], "vllm", "an empty text is not a value"),
     ],
 )

@@ -102,6 +102,7 @@ def test_written_file_is_read_as_it_was(read):
         ("[[configuration]]\nname = 'x'\n[[configuration]]\nname = 'x'", "the same name"),
         ("[gates]\nx = 'a,b'", "gates.x must be a list"),
         ("[gates]\nx = ['a', 'a']", "differ"),
+        ("[gates]\nx = ['a']\n--x = ['b']", "two names mean the same gate: x, --x"),
         ("[gates]\nVLLM_X = ['a', 'b']", "env:VLLM_X"),
         ("[gates]\nconfiguration = ['a', 'b']", r"gates.configuration: a configuration is a table"),
     ],

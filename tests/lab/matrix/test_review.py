@@ -178,12 +178,11 @@ def test_variable_alone_is_no_gate_of_a_review():
 
 def test_answers_are_checked_with_the_variable_of_the_gate(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(level_two, "run_child", lambda command, log, **fields: seen.append((command, fields)))
+    monkeypatch.setattr(level_two, "run_process", lambda *given, **_: seen.append(given))
     matrix = Matrix(gates=parse_gate("env:VLLM_X=a"), engine="vllm", flags=("--fast",), level="4")
     verdict = level_two.check_by_level_two(matrix, {"env:VLLM_X": "a"}, tmp_path)
-    [(command, fields)] = seen
-    assert fields == {"environment": {"VLLM_X": "a"}, "without": ()}
-    assert command[command.index("--level") + 1] == "2" and command[-2:] == ["--", "--fast"]
+    [(cell, environment, *_)] = seen
+    assert environment == {"VLLM_X": "a"} and cell.spec.level == "2" and cell.spec.flags == ("--fast",)
     assert verdict.is_right is None and "left no result" in verdict.words
 
 

@@ -72,9 +72,17 @@ def site(tmp_path, monkeypatch):
 
 
 def test_installation_from_git_has_its_commit(site):
-    site("burr", "0.3", url=f'{{"url": "https://x/y", "vcs_info": {{"vcs": "git", "commit_id": "{COMMIT}"}}}}')
+    folder = site(
+        "burr", "0.3", url=f'{{"url": "https://x/y", "vcs_info": {{"vcs": "git", "commit_id": "{COMMIT}"}}}}'
+    )
     row = ask_imports.describe("burr")
-    assert row == {"file": row["file"], "version": "0.3", "commit": COMMIT, "is_dirty": None}
+    assert row == {
+        "file": str(folder / "__init__.py"),
+        "real_folder": str(folder),
+        "version": "0.3",
+        "commit": COMMIT,
+        "is_dirty": None,
+    }
 
 
 def test_build_without_any_statement_has_no_commit(site):

@@ -50,7 +50,7 @@ def measure_target(target: Target, context: LevelContext) -> BenchResult:
         timeout_s=target.api.timeout_s,
         served=find_served(target.model, formats),
         roof=find_roof(device.name if ledger is None else ledger.device or device.name),
-        pid=None if server is None else server.processes.leader,
+        pid=None if server is None else server.processes.leader or None,
         startup_s=None if server is None else server.startup_s,
         progress=lambda done, count, name: report_progress(target, done, count, name),
     )

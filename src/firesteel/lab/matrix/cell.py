@@ -6,21 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from firesteel.config import hide_secrets
 from firesteel.errors import UserError
 from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.matrix.gates import OWN_ENGINE, list_removed, make_environment, make_flags
 from firesteel.lab.matrix.result import CONFIGURATION, Configuration, Matrix
 from firesteel.lab.matrix.variables import check_beaten
-from firesteel.lab.servers.commands import fixed_environment
+from firesteel.lab.servers.commands import fixed_environment, split_words
 from firesteel.lab.spec import LabSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellSpec:
-    """The input of a cell's process, which has the cell's variables in its environment."""
+    """The input of a cell's process, which has the values of its variables in its environment."""
 
     chosen: dict[str, str]
     spec: LabSpec
+    variables: tuple[str, ...]  # names of those that it sets
 
 
 def make_cell(matrix: Matrix, chosen: Mapping[str, str]) -> CellSpec:
@@ -43,7 +45,7 @@ def make_cell(matrix: Matrix, chosen: Mapping[str, str]) -> CellSpec:
         keep_going=matrix.keep_going,
         **find_workload(matrix.plan),
     )
-    return CellSpec(chosen=dict(chosen), spec=spec)
+    return CellSpec(chosen=dict(chosen), spec=spec, variables=tuple(find_environment(matrix, chosen)))
 
 
 def find_workload(plan: BenchPlan) -> dict[str, Any]:
@@ -71,11 +73,12 @@ def check_environment(matrix: Matrix, chosen: Mapping[str, str]) -> None:
     if twice := sorted(name for name in set(named) if named.count(name) > 1):
         raise UserError(f"{twice[0]} is set by a gate and by the configuration {chosen[CONFIGURATION]}: choose one")
     fixed = fixed_environment(matrix.engine, debug=matrix.debug)
+    words = [word.removeprefix("--env=").removeprefix("-e") for word in split_words(matrix.engine)]
     for name in (*named, *matrix.environment):
-        if name in fixed:
+        if name in fixed or any(word.startswith(f"{name}=") for word in words):
             raise UserError(
-                f"{name} cannot be varied: --engine {matrix.engine}{' with --debug' * matrix.debug} sets it; "
-                "a command line as --engine leaves it alone"
+                f"{name} cannot be varied: --engine {hide_secrets((matrix.engine,))[0]}"
+                f"{' with --debug' * matrix.debug} sets it; a command line without it leaves it to the matrix"
             )
     if matrix.engine == OWN_ENGINE:
         check_beaten(make_cell(matrix, chosen).spec.flags, find_environment(matrix, chosen))

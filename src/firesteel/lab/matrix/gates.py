@@ -41,6 +41,8 @@ def parse_gates(words: Sequence[str], *, engine: str = OWN_ENGINE) -> dict[str, 
 
 def parse_name(written: str, engine: str) -> str:
     """Returns the name of a gate; settings of firesteel may be written as flags, and flags without their dashes."""
+    if not written.strip("- "):
+        raise UserError(f"--gates {written}=...: a gate needs a name, such as kv_dtype=auto,fp8")
     if written.startswith(ENV) or written == CONFIGURATION:
         return written
     if VARIABLE.fullmatch(written):

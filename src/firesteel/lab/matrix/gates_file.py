@@ -50,6 +50,8 @@ def parse_gates_file(content: Mapping[str, Any], *, engine: str) -> GatesFile:
     gates = {
         parse_name(name, engine): texts(values, f"gates.{name}") for name, values in table(content, "gates").items()
     }
+    if len(gates) < len(table(content, "gates")):
+        raise UserError(f"gates: two names mean the same gate: {', '.join(content['gates'])}")
     if CONFIGURATION in gates:
         raise UserError(f"gates.{CONFIGURATION}: a configuration is a table [[{CONFIGURATION}]] with a name")
     check_gates(gates, engine=engine)

@@ -22,7 +22,7 @@ from firesteel.atomic import write_atomically
 from firesteel.config import hide_secrets
 from firesteel.errors import UserError
 from firesteel.lab.codec import from_json, to_json
-from firesteel.lab.matrix.cell import find_environment, make_cell
+from firesteel.lab.matrix.cell import CellSpec, find_environment, make_cell
 from firesteel.lab.matrix.gates import list_removed, name_choice
 from firesteel.lab.matrix.result import (
     CRASHED,
@@ -80,28 +80,15 @@ def read_known(cells: Sequence[Mapping[str, str]], folder: Path, *, again: bool)
 
 
 def measure_cell(matrix: Matrix, chosen: Mapping[str, str], folder: Path, command: Sequence[str]) -> CellOutcome:
-    """Runs a cell in its own process, which is stopped whatever happens."""
-    cell, environment = make_cell(matrix, chosen), find_environment(matrix, chosen)
-    place = folder / slug(chosen)
-    place.mkdir(exist_ok=True)
-    spec, log = place / SPEC, place / LOG
+    place, start = folder / slug(chosen), time.monotonic()
     (place / OUTCOME).unlink(missing_ok=True)
-    spec.touch(mode=0o600)  # it holds API keys
-    spec.write_text(json.dumps(to_json(cell)), encoding="utf-8")
-    start = time.monotonic()
-    grace_s = 2 * matrix.grace_s + STACKS_S
-    code = run_child(
-        [*command, str(spec)],
-        log,
-        timeout_s=matrix.cell_s,
-        grace_s=grace_s,
-        environment=environment,
-        without=list_removed(chosen),
-    )
+    cell, environment = make_cell(matrix, chosen), find_environment(matrix, chosen)
+    code = run_process(cell, environment, place, command, timeout_s=matrix.cell_s)
     if code is None:
         outcome = CellOutcome.failed(TOO_LONG, f"not done after {matrix.cell_s:.0f} s")
     else:
-        outcome = read_outcome(place / OUTCOME) or CellOutcome.failed(CRASHED, describe_crash(code, log))
+        crash = describe_crash(code, place / LOG)
+        outcome = read_outcome(place / OUTCOME) or CellOutcome.failed(CRASHED, crash)
     return replace(
         outcome,
         gates=dict(chosen),
@@ -109,6 +96,27 @@ def measure_cell(matrix: Matrix, chosen: Mapping[str, str], folder: Path, comman
         environment=hide_variables(environment),
         folder=f"{folder.name}/{place.name}",
         seconds=time.monotonic() - start,
+    )
+
+
+def run_process(
+    cell: CellSpec, environment: Mapping[str, str], place: Path, command: Sequence[str], *, timeout_s: float
+) -> int | None:
+    """Runs a cell in its own process, which is stopped whatever happens.
+
+    Returns its exit code, or None if it exceeded `timeout_s`.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / SPEC
+    path.touch(mode=0o600)  # it holds API keys
+    path.write_text(json.dumps(to_json(cell)), encoding="utf-8")
+    return run_child(
+        [*command, str(path)],
+        place / LOG,
+        timeout_s=timeout_s,
+        grace_s=2 * cell.spec.grace_s + STACKS_S,
+        environment=environment,
+        without=list_removed(cell.chosen),
     )
 
 

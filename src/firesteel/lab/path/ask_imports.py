@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import os
 import platform
 import re
 import sys
@@ -50,7 +51,13 @@ def describe(name: str) -> dict[str, Any] | None:
     installed = json.loads((distribution and distribution.read_text("direct_url.json")) or "{}")
     commit = installed.get("vcs_info", {}).get("commit_id") or (stated or local or [None, None])[1]
     is_dirty = True if local and local[2] else None
-    return {"file": spec.origin or "", "version": version, "commit": commit, "is_dirty": is_dirty}
+    return {
+        "file": spec.origin or "",
+        "real_folder": os.path.dirname(os.path.realpath(spec.origin)) if spec.origin else "",
+        "version": version,
+        "commit": commit,
+        "is_dirty": is_dirty,
+    }
 
 
 def ask_fused_moe() -> bool | None:

@@ -30,10 +30,11 @@ class ImportedPackage:
     version: str = ""
     commit: str | None = None  # of the checkout that holds it, or that it was built from
     is_dirty: bool | None = None  # the checkout differs from that commit
+    real_folder: str = ""  # of the file, without links, as the server's machine or container resolves them
 
     @property
     def folder(self) -> str:
-        return real(Path(self.file).parent) if self.file else ""
+        return self.real_folder or (str(Path(self.file).parent) if self.file else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ def _with_checkout(package: ImportedPackage, place: Place) -> ImportedPackage:
 
 
 def find_libraries(processes: Sequence[psutil.Process]) -> dict[str, list[str]]:
-    """Returns the real folders of loaded machine code, by package."""
+    """Returns the folders of loaded machine code, by package; the kernel reports them without links."""
     folders: dict[str, set[str]] = {}
     for process in processes:
         with suppress(OSError):
@@ -95,13 +96,8 @@ def find_libraries(processes: Sequence[psutil.Process]) -> dict[str, list[str]]:
                 Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
             ):
                 if match := LIBRARY.search(line):
-                    folders.setdefault(match[2], set()).add(real(Path(match[1])))
+                    folders.setdefault(match[2], set()).add(match[1])
     return {name: sorted(places) for name, places in sorted(folders.items())}
-
-
-def real(folder: Path) -> str:
-    """Resolves links: the kernel reports mapped files without them, Python keeps those of its search path."""
-    return str(folder.resolve())
 
 
 def judge_imports(

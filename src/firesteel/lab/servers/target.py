@@ -103,8 +103,9 @@ class Target:
         return ledger
 
     def footprint(self) -> Footprint | None:
-        """Returns the memory of all its processes; None if the lab did not start it."""
-        return None if self.server is None else Footprint.of(self.server.processes.find_living())
+        """Returns the memory of all its processes; None if they cannot be seen."""
+        processes = [] if self.server is None else self.server.processes.find_living()
+        return Footprint.of(processes) if processes else None
 
 
 def is_refusal(error: RequestFailed) -> bool:

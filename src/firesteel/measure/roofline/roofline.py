@@ -109,6 +109,7 @@ class StepCost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     title: str
+    capability: tuple[int, int]
     nominal_gb_s: float
     read_gb_s: float | None = None  # measured by a streaming read
     read_by: str = ""  # source of that measurement
@@ -121,15 +122,18 @@ class Gpu:
 
 
 GPUS = {
-    "gb10": Gpu(title="GB10 (DGX Spark)", nominal_gb_s=273, read_gb_s=232, read_by="antirez/ds4 #773: 231-234"),
-    "h100": Gpu(title="H100 SXM", nominal_gb_s=3350, bf16_tflop_s=989),
-    "h200": Gpu(
-        title="H200 SXM", nominal_gb_s=4800, read_gb_s=4645, read_by="firesteel, 2026-11-15", has_run=True,
-        bf16_tflop_s=989,
+    "gb10": Gpu(
+        title="GB10 (DGX Spark)", capability=(12, 1), nominal_gb_s=273, read_gb_s=232,
+        read_by="antirez/ds4 #773: 231-234",
     ),
-    "b200": Gpu(title="B200", nominal_gb_s=8000, bf16_tflop_s=2250),
-    "5090": Gpu(title="RTX 5090", nominal_gb_s=1792, bf16_tflop_s=209.5),
-    "pro6000": Gpu(title="RTX PRO 6000 Blackwell", nominal_gb_s=1792, bf16_tflop_s=503.8),
+    "h100": Gpu(title="H100 SXM", capability=(9, 0), nominal_gb_s=3350, bf16_tflop_s=989),
+    "h200": Gpu(
+        title="H200 SXM", capability=(9, 0), nominal_gb_s=4800, read_gb_s=4645, read_by="firesteel, 2026-11-15",
+        has_run=True, bf16_tflop_s=989,
+    ),
+    "b200": Gpu(title="B200", capability=(10, 0), nominal_gb_s=8000, bf16_tflop_s=2250),
+    "5090": Gpu(title="RTX 5090", capability=(12, 0), nominal_gb_s=1792, bf16_tflop_s=209.5),
+    "pro6000": Gpu(title="RTX PRO 6000 Blackwell", capability=(12, 0), nominal_gb_s=1792, bf16_tflop_s=503.8),
 }  # fmt: skip
 
 
