@@ -10,8 +10,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from firesteel.cli.lab.board import STYLES
 from firesteel.cli.lab.run import lab
+from firesteel.cli.lab.run_table import STYLES
 from firesteel.cli.lab.slot_table import slot_table
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
