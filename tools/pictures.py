@@ -14,10 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from firesteel.cli.lab.run_table import RunTable
 from rich.console import Console
 from rich.text import Text
 
+from firesteel.cli.lab.run_table import RunTable
 from firesteel.cli.lab.slot_table import slot_table
 from firesteel.lab.result import LabResult, read_result
 from tables.records import ROOT

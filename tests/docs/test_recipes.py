@@ -18,7 +18,7 @@ def test_every_metric_of_the_dashboard_is_exported():
     metrics.count_answer("/v1/completions", 200)
     text = metrics.render(Statistics(), num_deaths=0, num_under_way=0).decode()
     exported = set(re.findall(r"^((?:vllm:|firesteel_)\w+)[{ ]", text, re.M))
-    exported |= {name for name in re.findall(r"^# TYPE (\S+)", text, re.M)}
+    exported |= set(re.findall(r"^# TYPE (\S+)", text, re.M))
     assert len(named) > 15
     assert named - exported == set()
     assert len({panel["id"] for panel in panels}) == len(panels)
