@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from firesteel.lab.coherence.judge import Answer, judge_answer, judge_coherence
-from firesteel.lab.coherence.questions import CHAT, DAYS, QUESTIONS, TEXT, Question
+from firesteel.lab.coherence.questions import CHAT, DAYS, QUESTIONS, TEXT, KnownQuestion
 from firesteel.lab.verdict import Verdict
 
 # Greedy answers to QUESTIONS by variants of the built-in model, on a CPU.
 KINDLING = json.loads((Path(__file__).parent / "kindling_answers.json").read_text(encoding="utf-8"))
 GOOD = ["shipped", "mxfp4_layers=all", "kv_dtype=fp8"]
-FRANCE = Question(TEXT, "The capital of France is", ("Paris",))
+FRANCE = KnownQuestion(TEXT, "The capital of France is", ("Paris",))
 # As gpt-oss-120b writes: other words, Markdown, an order of its own.
 FROM_SUNDAY = "\n".join(f"{number}. **{day}**" for number, day in enumerate((DAYS[-1], *DAYS[:-1]), 1))
 CAPABLE = {
@@ -68,7 +68,7 @@ def test_garbage_after_a_plausible_first_token_is_called_drift():
 
 def test_list_that_breaks_off_is_called_drift():
     judged = judge_answer(
-        Answer(Question(CHAT, "What are the days of the week?", DAYS), "Monday, Tuesday, Wellington")
+        Answer(KnownQuestion(CHAT, "What are the days of the week?", DAYS), "Monday, Tuesday, Wellington")
     )
     assert judged.num_found == 2 and judged.drifts and "'Wednesday' is missing" in judged.in_words()
 

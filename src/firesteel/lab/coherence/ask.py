@@ -10,16 +10,16 @@ from typing import Any
 from firesteel.lab.client.api import Api
 from firesteel.lab.client.wire import RequestFailed
 from firesteel.lab.coherence.judge import Answer
-from firesteel.lab.coherence.questions import CHAT, QUESTIONS, TEXT, Question
+from firesteel.lab.coherence.questions import CHAT, QUESTIONS, TEXT, KnownQuestion
 from firesteel.lab.servers.target import Target, is_refusal
 
 CHAT_TOKENS, TEXT_TOKENS = 256, 24  # an answer in a chat may begin with reasoning
 LITTLE_REASONING = {"reasoning_effort": "low"}
 AT_ONCE = 4
-Ask = Callable[[Question], Answer]
+Ask = Callable[[KnownQuestion], Answer]
 
 
-def ask_questions(target: Target, questions: Sequence[Question] = QUESTIONS) -> tuple[list[Answer], list[str]]:
+def ask_questions(target: Target, questions: Sequence[KnownQuestion] = QUESTIONS) -> tuple[list[Answer], list[str]]:
     """Returns the answers, and why a form was not offered for each form without answers."""
     answers: list[Answer] = []
     refusals = []
@@ -39,7 +39,7 @@ def ask_questions(target: Target, questions: Sequence[Question] = QUESTIONS) -> 
     return answers, refusals
 
 
-def ask_form(asks: Sequence[Ask], questions: Sequence[Question]) -> list[Answer]:
+def ask_form(asks: Sequence[Ask], questions: Sequence[KnownQuestion]) -> list[Answer]:
     """Asks in the first way that the server accepts."""
     ask, *others = asks
     try:
@@ -52,7 +52,7 @@ def ask_form(asks: Sequence[Ask], questions: Sequence[Question]) -> list[Answer]
         return [first, *pool.map(ask, questions[1:])]
 
 
-def ask_chat(api: Api, fields: Mapping[str, Any], question: Question) -> Answer:
+def ask_chat(api: Api, fields: Mapping[str, Any], question: KnownQuestion) -> Answer:
     answer = api.chat(question.prompt, max_tokens=CHAT_TOKENS, temperature=0, **fields)
     message = answer["choices"][0]["message"]
     content, *reasoning = (message.get(name) for name in ("content", "reasoning_content", "reasoning"))
@@ -60,6 +60,6 @@ def ask_chat(api: Api, fields: Mapping[str, Any], question: Question) -> Answer:
     return Answer(question, next(texts, ""))
 
 
-def ask_text(api: Api, question: Question) -> Answer:
+def ask_text(api: Api, question: KnownQuestion) -> Answer:
     answer = api.complete(question.prompt, max_tokens=TEXT_TOKENS, temperature=0)
     return Answer(question, answer["choices"][0]["text"])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from firesteel.lab.coherence.questions import Question
+from firesteel.lab.coherence.questions import KnownQuestion
 from firesteel.lab.coherence.symptoms import find_symptom, find_tail_symptom, share_of_distinct, split_words
 from firesteel.lab.verdict import Verdict
 
@@ -19,7 +19,7 @@ SHOWN_CHARACTERS = 50
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    question: Question
+    question: KnownQuestion
     text: str  # what a user reads; the reasoning only if nothing followed it
 
 

@@ -25,7 +25,7 @@ MONTHS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class KnownQuestion:
     form: str  # CHAT or TEXT
     prompt: str
     expected: tuple[str, ...]  # the answer must hold all of these words
@@ -37,23 +37,23 @@ class Question:
 
 
 QUESTIONS = (
-    Question(CHAT, "What is the capital of France?", ("Paris",)),
-    Question(CHAT, "What is 7 * 8?", ("56",)),
-    Question(CHAT, "What is the day after Monday?", ("Tuesday",)),
-    Question(CHAT, "What are the days of the week?", DAYS),
-    Question(CHAT, "List the months of the year.", MONTHS),
-    Question(CHAT, f"{NOTES}What is the price of the red lamp?", ("417",)),
-    Question(CHAT, f"{NOTES}Who is the owner of the green box?", ("Hugo",)),
-    Question(CHAT, f"{NOTES}What is the weight of the old key?", ("852",)),
-    Question(CHAT, f"{NOTES}What is the place of the small cup?", ("tower",)),
-    Question(TEXT, "The capital of France is", ("Paris",)),
-    Question(TEXT, "The capital of Japan is", ("Tokyo",)),
-    Question(TEXT, "The capital of Germany is", ("Berlin",)),
-    Question(TEXT, "The capital of Spain is", ("Madrid",)),
-    Question(TEXT, "The opposite of up is", ("down",)),
-    Question(TEXT, "The word that means the opposite of cold is", ("hot",)),
-    Question(TEXT, "January is followed by", ("February",)),
-    Question(TEXT, "The day that comes next after Monday is", ("Tuesday",)),
-    Question(TEXT, "A carrot is a kind of", ("vegetable",)),
-    Question(TEXT, "Gold is a kind of", ("metal",)),
+    KnownQuestion(CHAT, "What is the capital of France?", ("Paris",)),
+    KnownQuestion(CHAT, "What is 7 * 8?", ("56",)),
+    KnownQuestion(CHAT, "What is the day after Monday?", ("Tuesday",)),
+    KnownQuestion(CHAT, "What are the days of the week?", DAYS),
+    KnownQuestion(CHAT, "List the months of the year.", MONTHS),
+    KnownQuestion(CHAT, f"{NOTES}What is the price of the red lamp?", ("417",)),
+    KnownQuestion(CHAT, f"{NOTES}Who is the owner of the green box?", ("Hugo",)),
+    KnownQuestion(CHAT, f"{NOTES}What is the weight of the old key?", ("852",)),
+    KnownQuestion(CHAT, f"{NOTES}What is the place of the small cup?", ("tower",)),
+    KnownQuestion(TEXT, "The capital of France is", ("Paris",)),
+    KnownQuestion(TEXT, "The capital of Japan is", ("Tokyo",)),
+    KnownQuestion(TEXT, "The capital of Germany is", ("Berlin",)),
+    KnownQuestion(TEXT, "The capital of Spain is", ("Madrid",)),
+    KnownQuestion(TEXT, "The opposite of up is", ("down",)),
+    KnownQuestion(TEXT, "The word that means the opposite of cold is", ("hot",)),
+    KnownQuestion(TEXT, "January is followed by", ("February",)),
+    KnownQuestion(TEXT, "The day that comes next after Monday is", ("Tuesday",)),
+    KnownQuestion(TEXT, "A carrot is a kind of", ("vegetable",)),
+    KnownQuestion(TEXT, "Gold is a kind of", ("metal",)),
 )
