@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))  # it also runs without site-packages
 
-from firesteel.lab.coherence.questions import QUESTIONS  # noqa: E402
+from firesteel.lab.coherence.questions import QUESTIONS
 
 PORT, WAY = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "well"
 KEY = sys.argv[4] if sys.argv[3:4] == ["--api-key"] else ""
