@@ -9,6 +9,7 @@ from firesteel.config.environment import (
     find_user_cache,
     shown_environment,
     told_environment,
+    wants_colour,
 )
 from firesteel.config.keys import list_keys
 from firesteel.config.removed import REMOVED, RemovedSettingWarning
@@ -22,9 +23,19 @@ from firesteel.config.sections import (
     ProcessConfig,
 )
 from firesteel.config.server_section import ServerConfig
-from firesteel.config.settings import ConfigError, Setting, Settings, all_settings, resolve
+from firesteel.config.settings import (
+    FILE_FLAG,
+    FILE_VARIABLE,
+    ConfigError,
+    Setting,
+    Settings,
+    all_settings,
+    resolve,
+)
 
 __all__ = [
+    "FILE_FLAG",
+    "FILE_VARIABLE",
     "HIDDEN",
     "LAYERS",
     "PLUGIN_VARIABLE",
@@ -57,4 +68,5 @@ __all__ = [
     "shown_environment",
     "shown_value",
     "told_environment",
+    "wants_colour",
 ]

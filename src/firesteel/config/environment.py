@@ -64,6 +64,11 @@ def find_reference_key(environ: Mapping[str, str] | None = None) -> str:
     return current(environ).get(REFERENCE_KEY, "")
 
 
+def wants_colour(environ: Mapping[str, str] | None = None) -> bool:
+    """Returns whether a terminal may be written to in colour: NO_COLOR (no-color.org) is not set."""
+    return not current(environ).get("NO_COLOR")
+
+
 def find_plugin_switch(environ: Mapping[str, str] | None = None) -> str:
     """Returns the text of the variable that switches the vLLM plugin on or off (default: on)."""
     return current(environ).get(PLUGIN_VARIABLE, "on")

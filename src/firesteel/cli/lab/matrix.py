@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -15,15 +15,13 @@ from firesteel.cli.lab.run import lab
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import hide_secrets
-from firesteel.device import find_device
 from firesteel.exit_code import ExitCode
 from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.matrix.gates import parse_gates
-from firesteel.lab.matrix.matrix import CELLS, run_matrix
-from firesteel.lab.matrix.result import DONE, LOWER_IS_BETTER, SMALL, Matrix, MatrixResult
-from firesteel.lab.report.report import write_report
-from firesteel.lab.result import RESULT, EngineInfo, LabResult
-from firesteel.lab.surroundings import StatedSurroundings
+
+if TYPE_CHECKING:
+    from firesteel.lab.matrix.result import MatrixResult
+
 
 Engine = Annotated[str, typer.Option(help="firesteel, vllm, sglang, llamacpp, or a command line with {port}")]
 ServedName = Annotated[str, typer.Option(help="checkpoint folder, name in the local cache, or kindling")]
@@ -50,6 +48,13 @@ def lab_matrix(
     as_json: AsJson = False,
 ) -> None:
     """Measure the product of gates, each cell in its own process; exit code 1 if a cell was not done."""
+    from firesteel.device import find_device
+    from firesteel.lab.matrix.matrix import CELLS, run_matrix
+    from firesteel.lab.matrix.result import SMALL, Matrix
+    from firesteel.lab.report.report import write_report
+    from firesteel.lab.result import RESULT, EngineInfo, LabResult
+    from firesteel.lab.surroundings import StatedSurroundings
+
     matrix = Matrix(
         gates=parse_gates(gates, engine=engine),
         engine=engine,
@@ -78,6 +83,8 @@ def lab_matrix(
 
 def matrix_table(measured: MatrixResult) -> Table:
     """Builds a row per cell; the best value of each figure is highlighted."""
+    from firesteel.lab.matrix.result import DONE
+
     gates, figures = list(measured.gates), measured.figures
     table = new_table(*gates, "status", *(f"{name} ({unit})" for name, unit in figures.items()), "reason")
     best = {name: find_best(measured, name) for name in figures}
@@ -93,5 +100,7 @@ def matrix_table(measured: MatrixResult) -> Table:
 
 
 def find_best(measured: MatrixResult, figure: str) -> float:
+    from firesteel.lab.matrix.result import LOWER_IS_BETTER
+
     choose = min if figure in LOWER_IS_BETTER else max
     return choose(cell.figures[figure] for cell in measured.cells if figure in cell.figures)

@@ -6,17 +6,16 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from firesteel.cli.lab.run import lab
 from firesteel.cli.tables import say
 from firesteel.config import child_environment
-from firesteel.device import find_device
-from firesteel.lab.rerun import Rerun, plan_rerun
-from firesteel.lab.result import read_result
-from firesteel.lab.surroundings import StatedSurroundings
+
+if TYPE_CHECKING:
+    from firesteel.lab.rerun import Rerun
 
 
 @lab.command(name="rerun")
@@ -26,6 +25,11 @@ def lab_rerun(
     dry: Annotated[bool, typer.Option("--dry", help="print the command without running it")] = False,
 ) -> None:
     """Repeat the run of a result with its settings; lists what differs on this machine."""
+    from firesteel.device import find_device
+    from firesteel.lab.rerun import plan_rerun
+    from firesteel.lab.result import read_result
+    from firesteel.lab.surroundings import StatedSurroundings
+
     plan = plan_rerun(read_result(result), StatedSurroundings.now(find_device()), out)
     for line in plan.differences:
         say(f"differs: {line}")

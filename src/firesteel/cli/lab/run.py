@@ -9,18 +9,14 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from firesteel.cli.app import app
 from firesteel.cli.folder import writing_to
-from firesteel.cli.lab.board import open_board
-from firesteel.cli.lab.slot_table import slot_table
+from firesteel.cli.group import make_group
 from firesteel.cli.tables import say, show
-from firesteel.lab.run import run_lab
 from firesteel.lab.servers.shutdown import stop_servers_on_signals
 from firesteel.lab.spec import FLAGS, HELP, LabSpec
 from firesteel.lab.verdict import Verdict
 
-lab = typer.Typer(no_args_is_help=True)
-app.add_typer(lab, name="lab")
+lab = make_group("lab")
 Out = Annotated[Path, typer.Option(help="folder for logs, result.json, records and the report")]
 
 
@@ -35,6 +31,10 @@ def run(out: Path, **settings: Any) -> None:
 
     The exit code is 1 if a level failed, and 3 if the kernel path or the answers could not be judged.
     """
+    from firesteel.cli.lab.board import open_board
+    from firesteel.cli.lab.slot_table import slot_table
+    from firesteel.lab.run import run_lab
+
     spec = make_spec(settings)
     with writing_to(out), open_board(spec) as observer:
         result = run_lab(spec, out, observer)

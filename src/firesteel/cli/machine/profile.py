@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -12,22 +12,18 @@ from rich.text import Text
 
 from firesteel.atomic import write_atomically
 from firesteel.cli.app import app, with_settings
-from firesteel.cli.bench.model import find_preset, open_model
+from firesteel.cli.choices import MODELS
 from firesteel.cli.folder import writing_to
 from firesteel.cli.options import AsJson, find_spec, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import Config, resolve
-from firesteel.device import find_device
-from firesteel.lab.profile.engine import profile_steps
-from firesteel.lab.profile.profile import HostTime, Profile, compute_profile
-from firesteel.lab.report.report import write_report
-from firesteel.lab.result import LabResult
-from firesteel.lab.surroundings import StatedSurroundings
 from firesteel.lab.trace import read_timeline
-from firesteel.measure.roofline.roofline import StepCost, StepShape, step_cost
-from firesteel.model.spec import PRESETS, ModelSpec
-from firesteel.server.stub.bench import WARM_TOKENS, front_end
-from firesteel.server.stub.bench import measure_round as measure_front_end
+
+if TYPE_CHECKING:
+    from firesteel.lab.profile.profile import Profile
+    from firesteel.measure.roofline.roofline import StepCost
+    from firesteel.model.spec import ModelSpec
+
 
 MAX_KERNELS = 25
 FRONT_END_TOK_S = 5000.0
@@ -46,7 +42,7 @@ def show_profile(
     steps: Annotated[
         int | None, typer.Option(min=1, help="steps to profile or in the trace (default: 16 or guessed)")
     ] = None,
-    synthetic: Annotated[str | None, typer.Option(help="random weights of " + " or ".join(PRESETS))] = None,
+    synthetic: Annotated[str | None, typer.Option(help="random weights of " + " or ".join(MODELS))] = None,
     front: Annotated[bool, typer.Option(help="also measure the HTTP front end per token")] = True,
     out: Annotated[Path | None, typer.Option(help="folder for profile.json, report.html and report.md")] = None,
     as_json: AsJson = False,
@@ -72,6 +68,11 @@ def show_profile(
 
 def write_profile(profile: Profile, config: Config, out: Path, *, is_ours: bool) -> Path:
     """Writes profile.json and the report; the report has no surroundings if a trace was only read here."""
+    from firesteel.device import find_device
+    from firesteel.lab.report.report import write_report
+    from firesteel.lab.result import LabResult
+    from firesteel.lab.surroundings import StatedSurroundings
+
     surroundings = StatedSurroundings.now(find_device(config.model.device))
     write_atomically(out / "profile.json", {**profile.as_dict(), "surroundings": surroundings.as_dict()})
     return write_report(LabResult(profile=profile, surroundings=surroundings if is_ours else None), out)[0]
@@ -81,6 +82,8 @@ def profile_trace(
     trace: Path, config: Config, has_model: bool, *, batch: int, context: int, steps: int | None
 ) -> Profile:
     """Reads a trace; with --model the profile also has layers and bandwidths."""
+    from firesteel.lab.profile.profile import compute_profile
+
     spec = find_spec(config.model.model) if has_model else None
     return compute_profile(
         read_timeline(trace),
@@ -94,6 +97,10 @@ def profile_trace(
 def profile_engine(
     config: Config, synthetic: str | None, *, batch: int, context: int, steps: int, front: bool
 ) -> Profile:
+    from firesteel.cli.bench.model import find_preset, open_model
+    from firesteel.lab.profile.engine import profile_steps
+    from firesteel.lab.profile.profile import HostTime, compute_profile
+
     if synthetic is not None:
         find_preset(synthetic)
     name, loaded = open_model(config, synthetic)
@@ -114,12 +121,17 @@ def profile_engine(
 
 
 def find_cost(spec: ModelSpec, config: Config, batch: int, context: int) -> StepCost:
+    from firesteel.measure.roofline.roofline import StepShape, step_cost
+
     kv = "fp8" if config.cache.kv_dtype == "fp8" else "bf16"
     return step_cost(spec, StepShape(mxfp4_layers=spec.mxfp4_layers, kv=kv, context=context, requests=batch))
 
 
 def front_end_us() -> float:
     """Measures the CPU time of the HTTP server per token, with an engine that takes none."""
+    from firesteel.server.stub.bench import WARM_TOKENS, front_end
+    from firesteel.server.stub.bench import measure_round as measure_front_end
+
     with front_end(FRONT_END_TOK_S) as (url, process):
         measure_front_end(url, process, 4, WARM_TOKENS)
         return measure_front_end(url, process, 4, FRONT_END_TOKENS).us_a_token

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -13,31 +13,36 @@ from rich.text import Text
 
 from firesteel.cli.app import app
 from firesteel.cli.bench.options import parse_numbers
-from firesteel.cli.machine.roofline_predictions import nodes_table, predict_prompt_rows, prompt_table
+from firesteel.cli.choices import (
+    DENSE_FORMATS,
+    GPUS,
+    KV_FORMATS,
+    LINK_GB_S,
+    LINK_US,
+    MATRIX_SHARE,
+    PROMPT_LENGTHS,
+    STEP_TOKENS,
+)
 from firesteel.cli.options import AsJson, Model, find_spec, print_json
 from firesteel.cli.tables import cost_table, new_table, prediction_table, say, show
-from firesteel.device.catalogue import shorten_name
 from firesteel.errors import UserError
 from firesteel.lab.bench.peers import PEERS, Peer
-from firesteel.lab.report.roofline_page import write_page
-from firesteel.measure.roofline import curves, roofline
-from firesteel.measure.roofline.nodes import Link, nodes_assumptions, predict_nodes
-from firesteel.measure.roofline.prompts import LENGTHS, MATRIX_SHARE, STEP_TOKENS
-from firesteel.model.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from firesteel.measure.roofline import curves, roofline
+    from firesteel.model.spec import ModelSpec
+
 
 HELD = {"bf16": "as published", "mxfp4": "--mxfp4-layers qkv,o,lm_head"}  # formats of dense layers that it computes
-LINK = Link()
-PROMPTS = ",".join(map(str, LENGTHS))
+PROMPTS = ",".join(map(str, PROMPT_LENGTHS))
 
 
 @app.command(name="roofline")
 def show_roofline(
-    gpu: Annotated[str, typer.Option(help="GPU: " + ", ".join(roofline.GPUS))],
+    gpu: Annotated[str, typer.Option(help="GPU: " + ", ".join(GPUS))],
     model: Model = "gpt-oss-120b",
-    dense: Annotated[
-        str, typer.Option(help="format of qkv, o and lm_head: " + ", ".join(roofline.ROW_BYTES))
-    ] = "bf16",
-    kv: Annotated[str, typer.Option(help="format of keys and values: " + ", ".join(roofline.KV_BYTES))] = "bf16",
+    dense: Annotated[str, typer.Option(help="format of qkv, o and lm_head: " + ", ".join(DENSE_FORMATS))] = "bf16",
+    kv: Annotated[str, typer.Option(help="format of keys and values: " + ", ".join(KV_FORMATS))] = "bf16",
     context: Annotated[int, typer.Option(help="cached tokens per request")] = 0,
     batch: Annotated[int, typer.Option(help="requests decoded together")] = 1,
     experts: Annotated[
@@ -64,14 +69,20 @@ def show_roofline(
     nodes: Annotated[
         int, typer.Option(help="machines that split every layer (vLLM plugin, Ray): 1, 2 or 4", min=1)
     ] = 1,
-    link_gb_s: Annotated[float, typer.Option("--link-gb-s", help="GB/s between the machines")] = LINK.gb_s,
+    link_gb_s: Annotated[float, typer.Option("--link-gb-s", help="GB/s between the machines")] = LINK_GB_S,
     link_us: Annotated[
         float, typer.Option("--link-us", help="us of one sum of a few KB over the machines")
-    ] = LINK.latency_us,
+    ] = LINK_US,
     plot: Annotated[Path | None, typer.Option(help="HTML page to write: times per op, batches, drafts")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the bytes and operations of one decode step, and the speed that a GPU's memory allows."""
+    from firesteel.cli.machine.roofline_predictions import nodes_table, predict_prompt_rows, prompt_table
+    from firesteel.device.catalogue import shorten_name
+    from firesteel.lab.report.roofline_page import write_page
+    from firesteel.measure.roofline import curves, roofline
+    from firesteel.measure.roofline.nodes import Link, nodes_assumptions, predict_nodes
+
     if acceptance is not None and not speculate:
         raise UserError("--acceptance applies to drafted tokens: give --speculate K too")
     spec = find_spec(model)
@@ -93,7 +104,7 @@ def show_roofline(
     prompt_predictions, prompts_assumed = predict_prompt_rows(
         spec, step, gpu, model, lengths, step_tokens=step_tokens, share=share, matrix_share=matrix_share
     )
-    link = LINK if link_us == LINK.latency_us else Link(latency_us=link_us, latency_by="--link-us")
+    link = Link() if link_us == LINK_US else Link(latency_us=link_us, latency_by="--link-us")
     link = replace(link, gb_s=link_gb_s)
     split = None if nodes == 1 else predict_nodes(spec, cost, gb_s, share, nodes, link)
     if plot is not None:
@@ -165,6 +176,8 @@ def batch_table(points: Sequence[curves.BatchPoint], spec: ModelSpec, overlap: f
 
 
 def draft_table(points: Sequence[curves.DraftPoint], acceptance: float | None, overlap: float) -> Table:
+    from firesteel.measure.roofline import curves
+
     table = new_table(
         "drafted",
         "distinct experts",
@@ -199,6 +212,8 @@ def draft_table(points: Sequence[curves.DraftPoint], acceptance: float | None, o
 
 def peer_table(peers: Sequence[Peer], spec: ModelSpec, gb_s: float) -> Table:
     """Builds the table of other engines: their speed, and the bandwidth that it takes in their formats."""
+    from firesteel.measure.roofline import roofline
+
     table = new_table("engine", "dense", "tok/s", "GB/s", f"of {gb_s:.0f} GB/s", "source")
     table.title = "other engines, one request"
     table.caption = "above 100 %: fewer bytes were read than in that format, or the figure is for several requests"

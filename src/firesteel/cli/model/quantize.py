@@ -9,10 +9,8 @@ from typing import Annotated
 import typer
 
 from firesteel.cli.app import app
-from firesteel.cli.progress import progress_bar
 from firesteel.config import parse_layers
 from firesteel.hub import find_checkpoint
-from firesteel.model.quantize import quantize_checkpoint
 
 
 @app.command()
@@ -25,6 +23,10 @@ def quantize(
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Write a checkpoint with dense layers in MXFP4, which only firesteel reads; print the error against BF16."""
+    folder = find_checkpoint(source)
+    from firesteel.cli.progress import progress_bar
+    from firesteel.model.quantize import quantize_checkpoint
+
     with progress_bar("quantising", in_bytes=True) as report_progress:
-        report = quantize_checkpoint(find_checkpoint(source), target, parse_layers(layers), report_progress)
+        report = quantize_checkpoint(folder, target, parse_layers(layers), report_progress)
     print(json.dumps(report.as_dict(), indent=2) if as_json else "\n".join(report.in_words()))

@@ -1,0 +1,182 @@
+"""Groups of verbs that import a verb's module when it runs, and help pages in plain text.
+
+A page lists what people use first. `--help-all` adds the panels whose names begin with FURTHER.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from firesteel.cli.optional import explain_missing
+from firesteel.cli.verbs import PANELS, PROGRAM, VERBS, explain_unknown, list_children
+from firesteel.exit_code import ExitCode
+
+FURTHER = "Further "
+KINDS = {"str": "TEXT", "list[str]": "TEXT", "int": "N", "list[int]": "N", "float": "X", "bool": "", "Path": "PATH"}
+HELP_ALL = "--help-all"
+NAME_WIDTH = 12  # columns of the longest verb on the page of the program
+MAX_WIDTH = 120  # columns of a help page
+GROUPS: dict[str, typer.Typer] = {}  # by name; the program itself has the empty name
+
+
+def make_group(name: str, *, help: str | None = None, **options: Any) -> typer.Typer:
+    """Returns the group to which the modules of its verbs add their commands."""
+    GROUPS[name] = typer.Typer(
+        name=name or None,
+        cls=VerbGroup,
+        add_completion=False,
+        help=help,
+        no_args_is_help=True,
+        subcommand_metavar="VERB ...",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"max_content_width": MAX_WIDTH},
+        **options,
+    )
+    return GROUPS[name]
+
+
+class VerbCommand(TyperCommand):
+    """A verb: its help page has an example and panels; Ctrl-C and a missing package end it in an orderly way."""
+
+    example = ""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = args[: args.index("--")] if "--" in args else args
+        if HELP_ALL in own and not ctx.resilient_parsing:
+            ctx.meta[HELP_ALL] = True
+            typer.echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        super().format_help_text(ctx, formatter)
+        if self.example:
+            _write_example(formatter, self.example)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        left_out = 0
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            panel = getattr(parameter, "rich_help_panel", None)
+            if record is None:
+                continue
+            if panel and panel.startswith(FURTHER) and HELP_ALL not in ctx.meta:
+                left_out += 1
+                continue
+            kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            panels.setdefault(panel or kind, []).append((_name_kind(record[0]), record[1]))
+        if left_out:
+            panels["Options"].append((HELP_ALL, f"Show {left_out} further options and exit."))
+        for panel, rows in panels.items():
+            if rows:
+                with formatter.section(panel):
+                    formatter.write_dl(rows)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.replace("[[", "[").replace("]]", "]") for piece in super().collect_usage_pieces(ctx)]
+
+    def invoke(self, ctx: Any) -> Any:
+        with _ending_well(ctx.command_path):
+            return super().invoke(ctx)
+
+
+class VerbGroup(TyperGroup):
+    """Lists verbs from their table, and loads the module of the one that is asked for."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name = self._full_name(args[0])
+        if name in VERBS:
+            return args[0], load_verb(name), args[1:]
+        if not args[0].startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(explain_unknown(self.name or "", args[0]))
+        return super().resolve_command(ctx, args)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Gives `--help` the default False instead of None, for which Typer would import pydantic: 0.1 s of CPU."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.default = False
+        return option
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [verb.name.rpartition(" ")[2] for verb in list_children(self.name or "")]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Returns the outline of a verb, for lists and completions; nothing is imported for it."""
+        verb = VERBS.get(self._full_name(cmd_name))
+        return None if verb is None else TyperCommand(cmd_name, short_help=verb.summary)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        if self.name:
+            children = list_children(self.name)
+            _write_verbs(formatter, "Verbs", [(verb.name.rpartition(" ")[2], verb.summary) for verb in children])
+            return
+        for panel in PANELS:
+            verbs = [verb for verb in VERBS.values() if verb.panel == panel]
+            _write_verbs(formatter, panel, [(verb.name, verb.summary) for verb in verbs])
+            _write_example(formatter, verbs[0].example_line)
+
+    def _full_name(self, word: str) -> str:
+        return f"{self.name or ''} {word}".strip()
+
+
+@functools.cache
+def load_verb(name: str) -> Any:
+    """Imports the module of a verb and returns its command."""
+    verb = VERBS[name]
+    with _ending_well(f"{PROGRAM} {name}"):
+        importlib.import_module(f"firesteel.cli.{verb.module}")
+    if verb.is_group:
+        return typer.main.get_group(GROUPS[name])
+    group, _, word = name.rpartition(" ")
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    alone.registered_commands = [
+        registered
+        for registered in GROUPS[group].registered_commands
+        if (registered.name or _name_of(registered.callback)) == word
+    ]
+    for registered in alone.registered_commands:
+        registered.cls = VerbCommand
+    command: Any = typer.main.get_command(alone)
+    command.example = verb.example_line
+    return command
+
+
+def _name_of(function: Callable[..., Any] | None) -> str:
+    return getattr(function, "__name__", "").replace("_", "-")
+
+
+def _name_kind(text: str) -> str:
+    """Returns the names of an option with what its value is: `--port N` instead of `--port <int>`."""
+    return re.sub(r"<(.*?)( range)?>", lambda kind: KINDS.get(kind[1], kind[1].upper()), text).rstrip()
+
+
+def _write_verbs(formatter: Any, panel: str, rows: Iterable[tuple[str, str]]) -> None:
+    with formatter.section(panel):
+        formatter.write_dl([(name.ljust(NAME_WIDTH), summary) for name, summary in rows])
+
+
+def _write_example(formatter: Any, line: str) -> None:
+    formatter.write(f"\n  Example: {line}\n")
+
+
+@contextmanager
+def _ending_well(verb: str) -> Iterator[None]:
+    """Exits with 130 after Ctrl-C; names a package that is missing."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise typer.Exit(ExitCode.INTERRUPTED) from error
+    except ModuleNotFoundError as error:
+        explain_missing(verb, error)
+        raise
