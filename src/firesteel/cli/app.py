@@ -9,9 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TextIO
 
 import typer
-from typer.completion import completion_init, install_callback, show_callback
+from typer.completion import (
+    completion_init,  # type: ignore[attr-defined]
+    install_callback,
+    show_callback,
+)
 
-from firesteel.cli.group import FURTHER, make_group
+from firesteel.cli.group import make_group
+from firesteel.cli.help_page import FURTHER
 from firesteel.config import (
     FILE_FLAG,
     FILE_VARIABLE,

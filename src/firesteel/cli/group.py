@@ -7,33 +7,30 @@ from __future__ import annotations
 
 import functools
 import importlib
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from firesteel.cli.help_page import FURTHER, describe, write_example, write_panel, write_paragraphs
 from firesteel.cli.optional import explain_missing
 from firesteel.cli.verbs import PANELS, PROGRAM, VERBS, explain_unknown, list_children
 from firesteel.exit_code import ExitCode
 
-FURTHER = "Further "
-KINDS = {"str": "TEXT", "list[str]": "TEXT", "int": "N", "list[int]": "N", "float": "X", "bool": "", "Path": "PATH"}
 HELP_ALL = "--help-all"
-NAME_WIDTH = 12  # columns of the longest verb on the page of the program
+NAME_WIDTH = 20  # columns of the longest name on the pages of groups
 MAX_WIDTH = 120  # columns of a help page
 GROUPS: dict[str, typer.Typer] = {}  # by name; the program itself has the empty name
 
 
-def make_group(name: str, *, help: str | None = None, **options: Any) -> typer.Typer:
+def make_group(name: str, **options: Any) -> typer.Typer:
     """Returns the group to which the modules of its verbs add their commands."""
     GROUPS[name] = typer.Typer(
         name=name or None,
         cls=VerbGroup,
         add_completion=False,
-        help=help,
         no_args_is_help=True,
         subcommand_metavar="VERB ...",
         rich_markup_mode=None,
@@ -58,15 +55,15 @@ class VerbCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        super().format_help_text(ctx, formatter)
+        write_paragraphs(formatter, self.help or "")
         if self.example:
-            _write_example(formatter, self.example)
+            write_example(formatter, self.example)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         left_out = 0
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
+            record = describe(parameter, ctx)
             panel = getattr(parameter, "rich_help_panel", None)
             if record is None:
                 continue
@@ -74,13 +71,12 @@ class VerbCommand(TyperCommand):
                 left_out += 1
                 continue
             kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
-            panels.setdefault(panel or kind, []).append((_name_kind(record[0]), record[1]))
+            panels.setdefault(panel or kind, []).append(record)
         if left_out:
             panels["Options"].append((HELP_ALL, f"Show {left_out} further options and exit."))
         for panel, rows in panels.items():
             if rows:
-                with formatter.section(panel):
-                    formatter.write_dl(rows)
+                write_panel(formatter, panel, rows)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.replace("[[", "[").replace("]]", "]") for piece in super().collect_usage_pieces(ctx)]
@@ -116,15 +112,22 @@ class VerbGroup(TyperGroup):
         verb = VERBS.get(self._full_name(cmd_name))
         return None if verb is None else TyperCommand(cmd_name, short_help=verb.summary)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        write_paragraphs(formatter, self.help or "")
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        rows = [describe(parameter, ctx) for parameter in self.get_params(ctx)]
+        write_panel(formatter, "Options", [row for row in rows if row is not None], left=NAME_WIDTH)
         if self.name:
+            write_example(formatter, VERBS[self.name].example_line)
             children = list_children(self.name)
-            _write_verbs(formatter, "Verbs", [(verb.name.rpartition(" ")[2], verb.summary) for verb in children])
+            rows = [(verb.name.rpartition(" ")[2], verb.summary) for verb in children]
+            write_panel(formatter, "Verbs", rows, left=NAME_WIDTH)
             return
         for panel in PANELS:
             verbs = [verb for verb in VERBS.values() if verb.panel == panel]
-            _write_verbs(formatter, panel, [(verb.name, verb.summary) for verb in verbs])
-            _write_example(formatter, verbs[0].example_line)
+            write_panel(formatter, panel, [(verb.name, verb.summary) for verb in verbs], left=NAME_WIDTH)
+            write_example(formatter, verbs[0].example_line)
 
     def _full_name(self, word: str) -> str:
         return f"{self.name or ''} {word}".strip()
@@ -154,20 +157,6 @@ def load_verb(name: str) -> Any:
 
 def _name_of(function: Callable[..., Any] | None) -> str:
     return getattr(function, "__name__", "").replace("_", "-")
-
-
-def _name_kind(text: str) -> str:
-    """Returns the names of an option with what its value is: `--port N` instead of `--port <int>`."""
-    return re.sub(r"<(.*?)( range)?>", lambda kind: KINDS.get(kind[1], kind[1].upper()), text).rstrip()
-
-
-def _write_verbs(formatter: Any, panel: str, rows: Iterable[tuple[str, str]]) -> None:
-    with formatter.section(panel):
-        formatter.write_dl([(name.ljust(NAME_WIDTH), summary) for name, summary in rows])
-
-
-def _write_example(formatter: Any, line: str) -> None:
-    formatter.write(f"\n  Example: {line}\n")
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def test_generate_writes_each_piece_as_it_is_made(monkeypatch):
             return False
 
     events = []
-    monkeypatch.setattr("firesteel.cli.model.generate.load", lambda settings: Told())
+    monkeypatch.setattr("firesteel.cli.model.load.load", lambda settings: Told())
     monkeypatch.setattr(sys, "stdout", Terminal())
     app(["generate", "--prompt", "x"], standalone_mode=False)
     assert events[:6] == ["made a", "wrote a", "flushed", "made b", "wrote b", "flushed"]
@@ -81,7 +81,7 @@ def test_generate_with_a_ledger_switches_graphs_off(monkeypatch):
         asked.append(settings)
         raise UserError("enough")
 
-    monkeypatch.setattr("firesteel.cli.model.generate.load", told)
+    monkeypatch.setattr("firesteel.cli.model.load.load", told)
     for flags in ([], ["--ledger"], ["--ledger", "--cuda-graphs"]):
         with pytest.raises(UserError, match="enough"):
             app(["generate", "--prompt", "x", *flags], standalone_mode=False)

@@ -11,12 +11,14 @@ import typer
 
 from firesteel.cli.folder import writing_to
 from firesteel.cli.group import make_group
+from firesteel.cli.help_page import FURTHER
 from firesteel.cli.tables import say, show
 from firesteel.lab.servers.shutdown import stop_servers_on_signals
 from firesteel.lab.spec import FLAGS, HELP, LabSpec
 from firesteel.lab.verdict import Verdict
 
 lab = make_group("lab")
+FIRST = ("mode", "level", "engine", "url", "model", "path", "baseline", "reference_url", "quick", "allow_unjudged")
 Out = Annotated[Path, typer.Option(help="folder for logs, result.json, records and the report")]
 
 
@@ -72,10 +74,10 @@ def _parameter(declared: dataclasses.Field[Any], kind: Any) -> inspect.Parameter
     is_list = kind == tuple[str, ...]
     if declared.name == FLAGS:
         option: Any = typer.Argument(metavar="[-- FLAGS]", help=help_text)
-    elif kind is bool:
-        option = typer.Option(f"--{declared.name.replace('_', '-')}", help=help_text)
     else:
-        option = typer.Option(help=help_text)
+        names = [f"--{declared.name.replace('_', '-')}"] if kind is bool else []
+        panel = None if declared.name in FIRST else f"{FURTHER}options"
+        option = typer.Option(*names, help=help_text, rich_help_panel=panel)
     return inspect.Parameter(
         declared.name,
         inspect.Parameter.KEYWORD_ONLY,

@@ -89,6 +89,7 @@ def list_cases(
 ) -> dict[str, list[OpWorkload]]:
     """Returns the workloads by op, without those that do not fit into memory."""
     from firesteel.kernels.operands.shapes import ModelShapes
+    from firesteel.measure.ops import tune as tuning
     from firesteel.measure.ops.memory import too_large
     from firesteel.measure.ops.sweep import MEMORY_SHARE
     from firesteel.measure.ops.workloads import list_workloads

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from firesteel.cli.app import app, with_options, with_settings
-from firesteel.cli.group import FURTHER
+from firesteel.cli.help_page import FURTHER
 from firesteel.cli.options import check_model
 from firesteel.config.vllm_flags import ACCEPTED_FLAGS, KV_TYPES, REFUSED_FLAGS, translate
 from firesteel.errors import UserError
@@ -50,7 +50,9 @@ def serve(
     settings, lines = translate(vllm_flags, settings)
     if checkpoint is not None and settings.setdefault("model", checkpoint) != checkpoint:
         raise UserError(f"two models given: {checkpoint} and --model {settings['model']}; give one of them")
+    for line in lines:
+        typer.echo(line, err=True)
     check_model(settings)
     from firesteel.cli.model.serving import serve_model
 
-    serve_model(settings, lines)
+    serve_model(settings)

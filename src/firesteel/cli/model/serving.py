@@ -8,7 +8,7 @@ import ipaddress
 import json
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,11 @@ from firesteel.server.service import Service
 from firesteel.version import find_version
 
 
-def serve_model(settings: dict[str, Any], lines: Sequence[str]) -> None:
-    """Serves until it is stopped; `lines` are shown at the start."""
+def serve_model(settings: dict[str, Any]) -> None:
+    """Serves until it is stopped."""
     device = find_device(resolve(settings).config.model.device)
     defaults = find_defaults(settings, device)
     say(f"firesteel {find_version()}")
-    for line in lines:
-        say(line)
     if defaults.choices:
         Console(stderr=True).print(choice_table(defaults, device.name))
     asyncio.run(run(defaults.config))
