@@ -37,7 +37,8 @@ _FILE = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help=f"TOML file of settings, one `name = value` per line; flags and variables win ({FILE_VARIABLE})",
+        help='TOML file of settings such as kv_dtype = "fp8"; a flag, or a variable such as FIRESTEEL_KV_DTYPE, '
+        f"wins (default: {FILE_VARIABLE})",
         rich_help_panel=COMMON,
     ),
 ]

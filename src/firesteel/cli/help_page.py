@@ -11,7 +11,7 @@ FURTHER = "Further "  # first word of the panels that only --help-all shows
 LEFT = 28  # columns of the names; a longer name has a line of its own
 GAP = 2
 LEAST = 20  # columns of the text on a very narrow terminal
-KINDS = {"str": "TEXT", "list[str]": "TEXT", "int": "N", "list[int]": "N", "float": "X", "bool": "", "Path": "PATH"}
+KINDS = {"str": "TEXT", "list[str]": "TEXT", "int": "N", "list[int]": "N", "float": "X", "path": "PATH"}
 
 
 def write_paragraphs(formatter: Any, text: str) -> None:
@@ -45,10 +45,8 @@ def describe(parameter: Any, ctx: Any) -> tuple[str, str] | None:
     if record is None:
         return None
     name, text = record
-    is_argument = parameter.param_type_name == "argument"
-    name = re.sub(
-        r"<(.*?)( range)?>", lambda kind: "" if is_argument else KINDS.get(kind[1], kind[1].upper()), name
-    )
+    kinds = {} if parameter.param_type_name == "argument" else KINDS
+    name = re.sub(r"<(.*?)( range)?>", lambda kind: kinds.get(kind[1], ""), name)
     return name.rstrip(), re.sub(r" +\[(.*)\]$", r" (\1)", text)  # [default: 3] as in our own texts
 
 

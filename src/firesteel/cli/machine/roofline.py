@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from firesteel.cli.app import app
+from firesteel.cli.app import app, warn
 from firesteel.cli.bench.options import parse_numbers
 from firesteel.cli.choices import (
     DENSE_FORMATS,
@@ -52,9 +52,10 @@ def show_roofline(
     overlap: Annotated[
         float, typer.Option(help="overlap of experts between tokens, for larger batches and drafts: 0 none, 1 all")
     ] = 0.0,
-    speculate: Annotated[
+    draft_tokens: Annotated[
         int, typer.Option(help="maximum number of drafted tokens, to show their cost and gain")
     ] = 0,
+    speculate: Annotated[int | None, typer.Option(hidden=True)] = None,
     acceptance: Annotated[
         float | None, typer.Option(help="probability that a drafted token is accepted if the one before it was")
     ] = None,
@@ -83,8 +84,11 @@ def show_roofline(
     from firesteel.measure.roofline import curves, roofline
     from firesteel.measure.roofline.nodes import Link, nodes_assumptions, predict_nodes
 
-    if acceptance is not None and not speculate:
-        raise UserError("--acceptance applies to drafted tokens: give --speculate K too")
+    if speculate is not None:
+        warn("--speculate is now --draft-tokens; the next version refuses the old name")
+        draft_tokens = speculate
+    if acceptance is not None and not draft_tokens:
+        raise UserError("--acceptance applies to drafted tokens: give --draft-tokens K too")
     spec = find_spec(model)
     step = roofline.StepShape(dense=dense, kv=kv, context=context, requests=batch, distinct_experts=experts)
     cost, chosen = roofline.step_cost(spec, step), roofline.find_gpu(gpu)
@@ -95,9 +99,9 @@ def show_roofline(
     batches = curves.batch_curve(spec, step, gb_s, overlap=overlap)
     drafts = (
         curves.draft_curve(
-            spec, step, speculate, acceptance=acceptance, overlap=overlap, draft_bytes=draft_gb * 1e9
+            spec, step, draft_tokens, acceptance=acceptance, overlap=overlap, draft_bytes=draft_gb * 1e9
         )
-        if speculate
+        if draft_tokens
         else []
     )
     lengths = parse_numbers("--prompts", prompts, 1, None) if prompts else ()
