@@ -15,6 +15,7 @@ from firesteel.errors import EngineFailed
 SETTINGS = {
     "model": (["--model", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
     "device": (["--device", "cpu"], "cpu", "cuda:1", "cuda:1", '"cuda"', "cuda"),
+    "threads": (["--threads", "5"], 5, "6", 6, "7", 7),
     "preset": (["--preset", "spark"], "spark", "as-shipped", "as-shipped", '"spark"', "spark"),
     "max_model_len": (["--max-model-len", "5"], 5, "6", 6, "7", 7),
     "memory_reserve_gib": (["--memory-reserve-gib", "0.5"], 0.5, "6", 6.0, "7", 7.0),

@@ -9,11 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TextIO
 
 import typer
-from typer.completion import (
-    completion_init,  # type: ignore[attr-defined]
-    install_callback,
-    show_callback,
-)
+from typer import completion
 
 from firesteel.cli.group import make_group
 from firesteel.cli.help_page import FURTHER
@@ -45,7 +41,8 @@ _FILE = Annotated[
 app = make_group("")
 
 
-completion_init()  # registers the protocol between shells and this program
+completion.completion_init()  # type: ignore[attr-defined]
+# registers the protocol between shells and this program
 
 
 def show_version(is_wanted: bool) -> None:
@@ -68,7 +65,7 @@ def begin(
             "--install-completion",
             help="Install completions for the current shell.",
             is_eager=True,
-            callback=install_callback,
+            callback=completion.install_callback,
         ),
     ] = False,
     show_completion: Annotated[
@@ -77,7 +74,7 @@ def begin(
             "--show-completion",
             help="Show the script that --install-completion installs.",
             is_eager=True,
-            callback=show_callback,
+            callback=completion.show_callback,
         ),
     ] = False,
 ) -> None:

@@ -116,8 +116,8 @@ class VerbGroup(TyperGroup):
         write_paragraphs(formatter, self.help or "")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        rows = [describe(parameter, ctx) for parameter in self.get_params(ctx)]
-        write_panel(formatter, "Options", [row for row in rows if row is not None], left=NAME_WIDTH)
+        options = [describe(parameter, ctx) for parameter in self.get_params(ctx)]
+        write_panel(formatter, "Options", [row for row in options if row is not None], left=NAME_WIDTH)
         if self.name:
             write_example(formatter, VERBS[self.name].example_line)
             children = list_children(self.name)

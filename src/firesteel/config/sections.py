@@ -35,6 +35,13 @@ class ModelConfig:
         is_common=True,
         check=device_name,
     )
+    threads: int = setting(
+        0,
+        "threads that compute on a CPU; 0: OMP_NUM_THREADS if set, else 1 for a small model (weights up to 256 "
+        "MiB), one per physical core that this process may use for a larger one",
+        env="FIRESTEEL_THREADS",
+        check=at_least(0),
+    )
     preset: str = setting(
         AUTO,
         f"set of defaults: {', '.join(PRESETS)}; auto: firesteel serve takes that of the GPU, other commands "

@@ -76,7 +76,10 @@ def show_settings(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
+    from firesteel.device.cores import count_cores
+
     table = new_table("setting", "value", "origin", "variable", "meaning")
     for row in rows:
         table.add_row(row["name"], Text(str(row["value"])), Text(row["origin"]), row["variable"], Text(row["help"]))
     show(table)
+    show(Text(f"cores that this process may use: {count_cores()}"))

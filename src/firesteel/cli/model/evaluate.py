@@ -14,7 +14,9 @@ from firesteel.cli.options import AsJson, check_model, print_json
 @with_settings
 def evaluate_model(
     settings: dict[str, Any],
-    limit: Annotated[int | None, typer.Option(min=1, help="questions per family (default: all)")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="questions per family, and texts for the perplexity (default: all)")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure exact match per family of held-out questions, and perplexity on held-out text."""
