@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,13 +86,32 @@ class VerbCommand(TyperCommand):
             return super().invoke(ctx)
 
 
+class LoadedVerbs(Mapping[str, Any]):
+    """The commands of a group by name; taking one imports its module."""
+
+    def __init__(self, group: str) -> None:
+        self._names = {verb.name.rpartition(" ")[2]: verb.name for verb in list_children(group)}
+
+    def __getitem__(self, word: str) -> Any:
+        return load_verb(self._names[word])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 class VerbGroup(TyperGroup):
     """Lists verbs from their table, and loads the module of the one that is asked for."""
 
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands: Any = LoadedVerbs(self.name or "")
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        name = self._full_name(args[0])
-        if name in VERBS:
-            return args[0], load_verb(name), args[1:]
+        if args[0] in self.commands:
+            return args[0], self.commands[args[0]], args[1:]
         if not args[0].startswith("-") and not ctx.resilient_parsing:
             ctx.fail(explain_unknown(self.name or "", args[0]))
         return super().resolve_command(ctx, args)
@@ -105,11 +124,11 @@ class VerbGroup(TyperGroup):
         return option
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [verb.name.rpartition(" ")[2] for verb in list_children(self.name or "")]
+        return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Returns the outline of a verb, for lists and completions; nothing is imported for it."""
-        verb = VERBS.get(self._full_name(cmd_name))
+        verb = VERBS.get(f"{self.name or ''} {cmd_name}".strip())
         return None if verb is None else TyperCommand(cmd_name, short_help=verb.summary)
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
@@ -128,9 +147,6 @@ class VerbGroup(TyperGroup):
             verbs = [verb for verb in VERBS.values() if verb.panel == panel]
             write_panel(formatter, panel, [(verb.name, verb.summary) for verb in verbs], left=NAME_WIDTH)
             write_example(formatter, verbs[0].example_line)
-
-    def _full_name(self, word: str) -> str:
-        return f"{self.name or ''} {word}".strip()
 
 
 @functools.cache
