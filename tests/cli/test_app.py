@@ -7,7 +7,7 @@ import pytest
 
 from firesteel import UserError
 from firesteel.cli import main
-from firesteel.cli.app import with_settings
+from firesteel.cli.app import show_error, with_settings
 from firesteel.config import HIDDEN, REMOVED, RemovedSettingWarning, all_settings
 from firesteel.errors import EngineFailed
 
@@ -150,6 +150,30 @@ def test_unknown_flag_is_an_error_that_names_the_nearest(run, command):
     result = run(*command, "--page-siz", "16")
     assert result.exit_code == 2
     assert "--page-siz" in result.stderr and "--page-size" in result.stderr.replace("--page-siz ", "")
+
+
+def test_config_flag_names_the_file_and_wins_over_the_variable(run, shown, tmp_path):
+    given, other = tmp_path / "given.toml", tmp_path / "other.toml"
+    given.write_text("page_size = 16\nport = 5\n")
+    other.write_text("page_size = 32\n")
+    rows = shown(run("env", "--json", "--config", str(given), "--port", "6", FIRESTEEL_CONFIG=str(other)))
+    assert (rows["page_size"]["value"], rows["page_size"]["origin"]) == (16, f"file {given}")
+    assert (rows["port"]["value"], rows["port"]["origin"]) == (6, "flag")
+
+
+def test_unknown_key_of_the_file_is_an_error_with_the_nearest(run, tmp_path):
+    (tmp_path / "f.toml").write_text("page_siz = 16\n")
+    error = run("generate", "x", "--config", str(tmp_path / "f.toml")).exception
+    assert isinstance(error, UserError) and "did you mean page_size?" in str(error)
+
+
+@pytest.mark.parametrize(("variable", "is_coloured"), [("", True), ("1", False)])
+def test_label_of_an_error_is_coloured_unless_the_user_wants_no_colour(monkeypatch, variable, is_coloured):
+    given = []
+    monkeypatch.setenv("NO_COLOR", variable)
+    monkeypatch.setattr("typer.echo", lambda text, err, color: given.append(color))
+    show_error("broken")
+    assert given == [None if is_coloured else False]  # None: if it is a terminal
 
 
 def test_flag_of_the_wrong_type_is_an_error(run):

@@ -136,3 +136,10 @@ def test_two_nodes_have_a_row(run, rows_of):
     result = run("roofline", "--gpu", "gb10", "--dense", "mxfp4", "--nodes", "2")
     assert ["2", "7.36", "3.06", "10.42", "96.0", "1.34 x", "predicted, not yet run"] in rows_of(result.stdout)
     assert "assumed for 2 nodes: vLLM's scheduling adds nothing" in result.stdout
+
+
+def test_former_name_of_draft_tokens_works_with_a_warning(run):
+    result = run("roofline", "--gpu", "gb10", "--speculate", "2", "--json")
+    assert len(json.loads(result.stdout)["speculation"]) == 2
+    assert result.stderr.startswith("warning: --speculate is now --draft-tokens")
+    assert "--speculate" not in run("roofline", "--help").stdout

@@ -88,6 +88,22 @@ def test_generate_with_a_ledger_switches_graphs_off(monkeypatch):
     assert asked == [{}, {"cuda_graphs": False}, {"cuda_graphs": True}]
 
 
+def test_text_is_an_argument_or_an_option_but_not_both(monkeypatch):
+    def stream(text, params):
+        asked.append(text)
+        return iter(())
+
+    asked = []
+    llm = SimpleNamespace(stream=stream, ledger=lambda: SimpleNamespace(timed=False))
+    monkeypatch.setattr("firesteel.cli.model.load.load", lambda settings: llm)
+    app(["generate", "one"], standalone_mode=False)
+    app(["generate", "--prompt", "two"], standalone_mode=False)
+    for wrong in ([], ["one", "--prompt", "two"]):
+        with pytest.raises(UserError, match="give one text to continue"):
+            app(["generate", *wrong], standalone_mode=False)
+    assert asked == ["one", "two"]
+
+
 def test_ledger_names_every_op_with_calls_and_time(run, checkpoint):
     asked = ["generate", "--model", str(checkpoint), "--prompt", "abc", "--max-tokens", "2", *FAST]
     table = run(*asked, "--temperature", "1", "--ledger").stdout
