@@ -33,7 +33,7 @@ def judge(fake, tmp_path, monkeypatch):
         machine = dataclasses.replace(find_device("cpu"), capability=capability)
         monkeypatch.setattr("firesteel.lab.levels.kernel_path.find_device", lambda: machine)
         if imports is not None:
-            monkeypatch.setattr("firesteel.lab.levels.kernel_path.find_imports", lambda process, names: imports)
+            monkeypatch.setattr("firesteel.lab.servers.target.find_imports", lambda place, names: imports)
         with SupervisedServer(fake(), tmp_path) as server:
             target = Target(api=Api.of(server.command.url), kind=kind, folder=tmp_path, model="x", server=server)
             target.identify()

@@ -62,7 +62,6 @@ def comparison_table(compared: Comparison, title: str) -> Table:
     table = new_table("workload", "figure", "before", "after", "unit", "change", "interval", "verdict")
     table.title, table.caption = title, "in 95 % of such tables every true change is within its interval"
     for row in compared.rows:
-        is_single = row.high == float("inf")
         table.add_row(
             row.name,
             row.figure,
@@ -70,7 +69,7 @@ def comparison_table(compared: Comparison, title: str) -> Table:
             f"{row.after:.5g}",
             row.unit,
             f"{row.change:+.1%}",
-            "unknown: a single sample" if is_single else f"{row.low:+.1%} to {row.high:+.1%}",
+            row.interval,
             Text(row.verdict, colours.get(row.verdict, "")),
         )
     return table

@@ -21,10 +21,11 @@ def lab_report(
 ) -> None:
     """Write report.html and report.md from a result."""
     from firesteel.lab.report.report import write_report
-    from firesteel.lab.result import read_result
+    from firesteel.lab.result import RESULT, read_result
 
     content = read_result(result)
-    folder = out or (result if result.is_dir() else result.parent)
+    source = result / RESULT if result.is_dir() else result
+    folder = out or source.parent
     with writing_to(folder):
-        for path in write_report(content, folder):
+        for path in write_report(content, folder, source):
             say(f"wrote {path}")
