@@ -28,7 +28,7 @@ def describe(tmp_path, monkeypatch):
 
         monkeypatch.setattr(Api, "get", get)
         monkeypatch.setattr("firesteel.lab.servers.target.find_imports", lambda place, names: imports)
-        server = imports and SimpleNamespace(place=HostPlace(environment=environment or {}), container=None)
+        server = imports and SimpleNamespace(place=HostPlace(environment=environment or {}))
         target = Target(api=Api(url="http://h:1", model="m"), kind=kind, folder=tmp_path, model="m", server=server)
         return describe_engine(target, name="n", device=find_device("cpu"))
 

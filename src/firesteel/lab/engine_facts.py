@@ -56,9 +56,6 @@ def describe_engine(target: Target, *, name: str, device: DeviceSpec) -> EngineI
     if target.server is None:
         return info
     environment = target.server.place.environment
-    container = target.server.container
-    if container is not None:
-        info = replace(info, image=container.image, digest=container.digest or None, container=container.container)
     return replace(
         info,
         environment=shown_environment(environment),

@@ -223,6 +223,14 @@ class LabRun:
             self._add(LevelResult(level=level, verdict=Verdict.UNPROVEN, reason=SERVER_GONE))
 
     def _record_server(self, server: SupervisedServer, shutdown: ServerExit, gpu: GpuState) -> None:
+        container = server.container
+        if container is not None:  # known also of a server that never became ready
+            self.engine = replace(
+                self.engine,
+                image=container.image,
+                digest=container.digest or None,
+                container=container.container,
+            )
         self.engine = replace(
             self.engine,
             driver=gpu.driver,

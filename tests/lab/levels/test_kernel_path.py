@@ -69,6 +69,12 @@ def with_code(*verdicts, device="NVIDIA H200"):
     return content
 
 
+def test_python_that_does_not_answer_leaves_imports_unjudged(judge):
+    """It read as "no Python packages", and passed."""
+    row = find_check(judge("vllm", imports=ServerImports(interpreter="/v/python")), "imports")
+    assert row.verdict is Verdict.UNPROVEN and row.words == "/v/python did not say what it imports"
+
+
 def test_machine_code_that_was_read_passes(judge):
     row = find_check(judge("firesteel", ledger=with_code("none", "bf16", "int8", "bf16")), "proof")
     assert row.passed and row.words == "machine code of 4 kernels read: 1 int8, 2 bf16, 1 none"

@@ -98,6 +98,13 @@ def test_packages_of_the_servers_python_are_all_listed():
     assert len(imports.distributions) > 20
 
 
+def test_python_that_fails_is_silent(tmp_path):
+    (tmp_path / "python").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "python").chmod(0o755)
+    imports = find_imports(HostPlace(interpreter=str(tmp_path / "python")), ["torch"])
+    assert imports.is_silent and not imports.packages
+
+
 def test_checkout_of_a_package_has_its_commit_and_says_if_it_is_dirty(tmp_path):
     package = tmp_path / "burr"
     package.mkdir()

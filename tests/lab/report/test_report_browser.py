@@ -131,8 +131,9 @@ def test_rows_are_cards_on_a_phone_and_no_word_is_broken(browser, page):
     assert browser.run(BROKEN_WORDS) == []
 
 
-def test_tables_fit_a_wide_screen_without_scrolling(browser, page):
-    browser.open(page, width=1600)
+@pytest.mark.parametrize("width", [400, 1600])
+def test_tables_fit_without_scrolling(browser, page, width):
+    browser.open(page, width=width)
     browser.run(OPEN_ALL)
     wide = "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth + 1)"
     assert browser.run(f"{wide}.map(box => box.textContent.slice(0, 60))") == []

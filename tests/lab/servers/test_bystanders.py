@@ -28,6 +28,7 @@ OURS = {500: "python3", 501: "VLLM::EngineCore"}
         ("[ 23.5] VLLM::EngineCor[9999]: segfault at 0", False),  # the kernel cuts names
         ("[ 23.5] cuda-EvtHandlr[9999]: segfault at 0", False),  # a thread: its name is nobody's
         ("[ 23.5] Out of memory: Killed process 501 (VLLM::EngineCor)", False),
+        ("[ 23.5] NVRM: Xid (PCI:0000:01:00): 79, pid=4242, name=chrome, GPU has fallen off", False),
         ("[ 23.5] NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off", False),
     ],
 )

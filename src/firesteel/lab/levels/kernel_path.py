@@ -174,6 +174,9 @@ def check_proofs(ledger: ServerLedger, checks: Checks) -> None:
 
 def check_imports(process: ServerProcess, rules: EngineRules, checks: Checks) -> None:
     imports = process.imports
+    if imports.is_silent and rules.packages:
+        checks.add("imports", Verdict.UNPROVEN, f"{imports.interpreter} did not say what it imports")
+        return
     faults = judge_imports(imports, process.libraries, rules.packages)
     shown = replace(imports, distributions={})  # EngineInfo has them
     checks.facts |= {"imports": to_json(shown), "libraries": dict(process.libraries)}

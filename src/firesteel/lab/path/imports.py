@@ -39,7 +39,7 @@ class ImportedPackage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerImports:
-    """What a server imports; empty if it is not Python or could not be asked."""
+    """What a server imports; empty if it is not Python."""
 
     packages: Mapping[str, ImportedPackage | None] = field(default_factory=dict)  # None: not installed
     has_fused_moe: bool | None = None  # FlashInfer's CUTLASS MoE, as vLLM tests for it; None: not asked
@@ -48,6 +48,11 @@ class ServerImports:
     python: str = ""  # version of the interpreter
     cuda: str | None = None  # that torch was built for
     distributions: Mapping[str, str] = field(default_factory=dict)  # everything installed -> version
+
+    @property
+    def is_silent(self) -> bool:
+        """True if its Python did not answer."""
+        return bool(self.interpreter) and not self.python
 
     @property
     def versions(self) -> dict[str, str]:
@@ -67,7 +72,7 @@ class ServerImports:
 
 
 def find_imports(place: Place, names: Sequence[str] = MODULES) -> ServerImports:
-    """Asks the interpreter of a server what it would import."""
+    """Asks the interpreter of a server what it would import; without an answer, only the interpreter is known."""
     if not names or not place.interpreter:
         return ServerImports()
     printed = place.run(place.interpreter, "-c", PROGRAM.read_text(encoding="utf-8"), *names)
@@ -78,7 +83,7 @@ def find_imports(place: Place, names: Sequence[str] = MODULES) -> ServerImports:
         imports = from_json(ServerImports, {**answer, "pythonpath": pythonpath}, "the server's imports")
         packages = {name: package and _with_checkout(package, place) for name, package in imports.packages.items()}
         return replace(imports, interpreter=place.interpreter, packages=packages)
-    return ServerImports()
+    return ServerImports(interpreter=place.interpreter)
 
 
 def _with_checkout(package: ImportedPackage, place: Place) -> ImportedPackage:

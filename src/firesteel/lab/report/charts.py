@@ -30,6 +30,7 @@ from firesteel.lab.report.number_format import percent, short
 
 ROW = 44  # height of a row of samples
 MAX_DOTS = 60
+INSET = 8  # of the first and last point, so that their error bars do not reach the values of the y axis
 BESIDE = 4.0  # between the error bars of two lines
 CUT = 1.5  # times the highest value, beyond which intervals are cut
 MAX_MARKED = 16  # points above which a line has no dots
@@ -79,7 +80,7 @@ def line_chart(
         xs = nice_levels(xs[-1])
     levels = nice_levels(_find_highest(points))
     is_log = xs[0] > 0 and xs[-1] / xs[0] > 8
-    x_scale = Scale(xs[0], xs[-1], LEFT, WIDTH - RIGHT, is_log)
+    x_scale = Scale(xs[0], xs[-1], LEFT + INSET, WIDTH - RIGHT - INSET, is_log)
     y_scale = Scale(0.0, levels[-1], HEIGHT - BOTTOM, TOP)
     parts = [frame(levels, y_scale, y_title), x_axis(xs, x_scale, x_title, tick_format)]
     middle = (len(lines) - 1) / 2

@@ -47,7 +47,8 @@ def _head(document: Document) -> str:
     lines = "".join(f"<li>{escape(line)}</li>" for line in document.lines)
     reduced = _list("".join(f"<li>{escape(line)}</li>" for line in document.reductions), "lines")
     if reduced:
-        title = f"{len(document.reductions)} parts of this run were reduced"
+        number = len(document.reductions)
+        title = f"{number} part{'s' * (number > 1)} of this run {'were' if number > 1 else 'was'} reduced"
         reduced = f"<details><summary>{title}</summary>{reduced}</details>"
     words = f"<strong>{escape(document.verdict)}</strong>{_list(lines, 'lines')}{reduced}"
     links = "".join(f'<a href="#{_anchor(section)}">{escape(section.title)}</a>' for section in document.sections)

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firesteel.lab.memory.gpu import is_initial_namespace
+from firesteel.lab.servers.kernel_messages import FAULT, HARDWARE, VICTIMS, XID
 
 COMM = 15  # characters that the kernel keeps of a name
 # Messages that name a process or a thread.
 NAMED = (
     # "python3[24962]: segfault at 0", "traps: python3[4] general protection"; after a time or "kernel: "
     re.compile(r"(?:^|\] |: )(?:traps: )?(?P<name>[^\[\]]{1,15})\[(?P<pid>\d+)\]:? (?:segfault|general|trap)"),
-    re.compile(r"Killed process (?P<pid>\d+) \((?P<name>[^)]{1,15})\)"),
-    re.compile(r"oom-kill:.*\btask=(?P<name>[^,]{1,15}),pid=(?P<pid>\d+)"),
-    re.compile(r"\bXid\b.*\bpid='?(?P<pid>\d+)'?, name=(?P<name>[^,\s]+)"),
+    *VICTIMS,
+    FAULT,
 )
 
 
@@ -40,7 +40,9 @@ class Bystanders:
     def are_meant(self, line: str, ours: Mapping[int, str]) -> bool:
         """Returns True if a kernel message is about one of them; `ours` are pids and names of the server."""
         match = next((match for pattern in NAMED if (match := pattern.search(line))), None)
-        if match is None or int(match["pid"]) in ours:
+        xid = XID.search(line)
+        is_shared = xid is not None and int(xid["number"]) in HARDWARE  # hits every process of the GPU
+        if match is None or is_shared or int(match["pid"]) in ours:
             return False
         if int(match["pid"]) in self.names and is_initial_namespace():
             return True

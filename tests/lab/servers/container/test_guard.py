@@ -29,6 +29,7 @@ def test_container_is_removed_if_the_lab_is_gone(docker):
     assert docker.containers() == []
 
 
+@pytest.mark.slow
 def test_dismissed_guard_and_that_of_another_server_remove_nothing(docker):
     ours, other = ContainerGuard(docker.runtime, "a"), ContainerGuard(docker.runtime, "b")
     start_container(docker, "a")

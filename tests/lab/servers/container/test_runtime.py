@@ -2,7 +2,7 @@
 
 import pytest
 
-from firesteel.lab.servers.container.runtime import Answer, ContainerRuntime, TopRow
+from firesteel.lab.servers.container.runtime import CommandOutput, ContainerRuntime, TopRow
 
 DOCKER = (
     "PID   PPID  RSS    STAT  COMMAND\n"
@@ -34,7 +34,7 @@ def test_processes_are_those_that_top_shows(version, printed, columns, first, mo
 
     def ask(self, *words, **given):
         asked.append(list(words))
-        return Answer(0, version if words == ("--version",) else printed, "")
+        return CommandOutput(0, version if words == ("--version",) else printed, "")
 
     monkeypatch.setattr(ContainerRuntime, "ask", ask)
     rows = ContainerRuntime(("docker",)).list_processes("abc")
@@ -50,6 +50,6 @@ def test_container_that_is_unknown_is_told_from_a_daemon_that_does_not_answer(do
 
 
 def test_image_without_a_registry_has_the_digest_of_its_configuration(monkeypatch):
-    answer = Answer(0, '[{"Id": "sha256:12", "RepoDigests": []}]', "")
+    answer = CommandOutput(0, '[{"Id": "sha256:12", "RepoDigests": []}]', "")
     monkeypatch.setattr(ContainerRuntime, "ask", lambda self, *words, **given: answer)
     assert ContainerRuntime(("docker",)).find_digest("x") == "sha256:12"

@@ -8,8 +8,11 @@ import pytest
 
 from firesteel.lab.memory.footprint import Footprint
 from firesteel.lab.path.imports import find_imports
+from firesteel.lab.run import run_lab
 from firesteel.lab.servers.server_exit import FOR_STACKS
 from firesteel.lab.servers.supervisor import ServerFailed, SupervisedServer, is_free
+from firesteel.lab.spec import LabSpec
+from tests.lab.observers import RecordingObserver
 
 
 def fail(command, folder):
@@ -81,6 +84,7 @@ def test_container_that_somebody_else_removes_is_noticed(docker, tmp_path):
             server.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "words", "cure"),
     [
@@ -136,3 +140,12 @@ def test_interrupted_start_leaves_no_container(docker, tmp_path, monkeypatch):
     with pytest.raises(SystemExit), SupervisedServer(docker.command(), tmp_path / "out"):
         pass
     assert docker.containers() == []
+
+
+@pytest.mark.slow
+def test_result_names_the_image_also_if_the_server_never_ran(docker, tmp_path):
+    program = "sh -c 'echo no; exit 3'"
+    engine = f"docker run -p {{port}}:{{port}} vllm/vllm-fake {program}"
+    result = run_lab(LabSpec(engine=engine, model="m", level="1", ready_s=20.0), tmp_path, RecordingObserver())
+    assert result.engine.image == "vllm/vllm-fake" and result.engine.digest.startswith("vllm/vllm-fake@sha256:")
+    assert "exited with code 3" in result.levels[0].reason and docker.containers() == []

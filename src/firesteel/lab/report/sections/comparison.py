@@ -73,7 +73,7 @@ def _differences(lines: Sequence[str]) -> list[Part]:
     """Lists what else differs between the runs, and could explain a change."""
     if not lines:
         return []
-    return [Fold(f"{len(lines)} differences of the surroundings", [Paragraph(line) for line in lines])]
+    return [Fold(f"differences of the surroundings ({len(lines)})", [Paragraph(line) for line in lines])]
 
 
 def _change(row: Change) -> list[Cell | str]:

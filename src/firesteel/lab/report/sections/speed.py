@@ -73,9 +73,9 @@ def _speed_table(rows: Sequence[BenchRow]) -> Table:
     columns: list[Column] = [
         ("workload", name_row),
         ("pp tok/s", lambda row: _speed(row, "pp_tok_s")),
-        ("of roof", lambda row: _share(row, "pp_tok_s")),
+        ("pp of roof", lambda row: _share(row, "pp_tok_s")),
         ("tg tok/s", lambda row: _speed(row, "tg_tok_s")),
-        ("of roof", lambda row: _share(row, "tg_tok_s")),
+        ("tg of roof", lambda row: _share(row, "tg_tok_s")),
         ("MB per token", _moved),
         ("TTFT p50 ms", lambda row: _percentile(row, "ttft_ms", 50)),
         ("TTFT p99 ms", lambda row: _percentile(row, "ttft_ms", 99)),

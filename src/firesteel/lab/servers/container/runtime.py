@@ -20,7 +20,7 @@ PS_COLUMNS = ("pid", "ppid", "rss", "stat", "args")  # of docker, whose top take
 TOP_COLUMNS = ("hpid", "ppid", "rss", "state", "args")  # of podman
 
 
-class Answer(NamedTuple):
+class CommandOutput(NamedTuple):
     code: int
     output: str
     error: str
@@ -38,7 +38,7 @@ class TopRow(NamedTuple):
 class ContainerRuntime:
     program: tuple[str, ...]  # such as ("docker",) or ("sudo", "podman")
 
-    def ask(self, *words: str, timeout_s: float = COMMAND_S) -> Answer:
+    def ask(self, *words: str, timeout_s: float = COMMAND_S) -> CommandOutput:
         """Runs a command in its own session, so that Ctrl-C does not interrupt it halfway."""
         try:
             done = subprocess.run(
@@ -50,8 +50,10 @@ class ContainerRuntime:
                 start_new_session=True,
             )
         except subprocess.TimeoutExpired:
-            return Answer(-1, "", f"{words[0]} did not finish in {timeout_s:.0f} s")
-        return Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+            return CommandOutput(-1, "", f"{words[0]} did not finish in {timeout_s:.0f} s")
+        return CommandOutput(
+            done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        )
 
     @cached_property
     def is_podman(self) -> bool:
