@@ -103,7 +103,7 @@ def _describe_parameter(known: Any) -> str:
     if known.param_type_name == "argument":
         names = f"`{known.name}`"
     else:
-        names = ", ".join(f"`{name}`" for name in [*known.opts, *known.secondary_opts])
+        names = "<br>".join(f"`{name}`" for name in [*known.opts, *known.secondary_opts])
     return f"| {names} | {help_text} |"
 
 

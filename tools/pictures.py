@@ -53,6 +53,7 @@ def photograph_report(report: Path, path: Path) -> None:
         try:
             browser.open(report.resolve().as_uri(), width=1100, height=1062)
             browser.wait_for("document.readyState === 'complete'")
+            browser.run("document.documentElement.style.overflow = 'hidden'")  # no scroll bar
             browser.screenshot(path)
         finally:
             browser.close()
