@@ -69,7 +69,10 @@ def describe_commands() -> Iterator[str]:
     """Yields the page of commands: each with its help and its own options."""
     from firesteel.cli import app
 
-    yield "# Command line\n\nThe program's own help. Flags that are settings are on [their page](settings.md).\n"
+    yield (
+        "# Commands\n\nThe program's own help. Flags that are settings are on [their page](settings.md); files of "
+        "settings, completions and exit codes on that of the [command line](cli.md).\n"
+    )
     root = typer.main.get_command(app)
     yield from _describe_group(root, ["firesteel"])
 
