@@ -91,6 +91,7 @@ def _describe_command(command: Any, words: list[str]) -> Iterator[str]:
     settings = _names_of_settings()
     yield f"## {' '.join(words)}\n"
     yield (command.help or "").replace("\b", "").strip() + "\n"
+    yield f"Example: `{command.example}`\n"
     own = [known for known in command.params if known.name not in settings and not getattr(known, "hidden", False)]
     rows = [row for known in own if (row := _describe_parameter(known))]
     if rows:
