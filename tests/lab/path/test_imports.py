@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -67,6 +68,12 @@ def test_process_that_is_not_python_imports_nothing():
         imports = find_imports(psutil.Process(process.pid), ["torch"])
         process.kill()
     assert imports == ServerImports() and imports.in_words() == "no Python packages"
+
+
+def test_process_that_has_just_ended_imports_nothing():
+    """Its command line is empty then."""
+    ended = SimpleNamespace(cmdline=list, environ=dict)
+    assert find_imports(ended, ["torch"]) == ServerImports()
 
 
 FUSED = "def has_flashinfer_cutlass_fused_moe():\n    print('a line of its own')\n    return {}\n"

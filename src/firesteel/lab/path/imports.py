@@ -83,7 +83,8 @@ class ServerImports:
 def find_imports(process: psutil.Process, names: Sequence[str]) -> ServerImports:
     """Asks the interpreter of a process what it would import."""
     with suppress(psutil.Error, OSError, ValueError, subprocess.SubprocessError):
-        interpreter, environment = process.cmdline()[0], process.environ()
+        command, environment = process.cmdline(), process.environ()  # no words: the process has just ended
+        interpreter = command[0] if command else ""
         if not names or "python" not in Path(interpreter).name:
             return ServerImports()
         done = subprocess.run(
