@@ -11,7 +11,7 @@ from vllm.model_executor.models.config import GptOssForCausalLMConfig
 
 from firesteel.config import resolve
 from firesteel.vllm_plugin.refusal.unsupported import list_unsupported
-from firesteel.vllm_plugin.same_plugin import mark_config
+from firesteel.vllm_plugin.same_plugin import WORKER, mark_config
 
 CURE = "or set FIRESTEEL_VLLM=off to run gpt-oss by stock vLLM"
 EXACT = 16  # each number of requests up to this has its own graph: a padded row would read experts for nothing
@@ -32,7 +32,7 @@ class FiresteelGptOssConfig(GptOssForCausalLMConfig):
 
 def refuse(vllm_config: Any) -> None:
     """Raises for the first option that our model class does not support."""
-    for option, is_used in list_unsupported(vllm_config):
+    for option, is_used in list_unsupported(vllm_config, WORKER):
         if is_used:
             raise ValueError(f"firesteel does not support {option} inside vLLM: leave it out, {CURE}")
 

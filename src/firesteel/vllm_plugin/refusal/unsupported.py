@@ -10,18 +10,19 @@ from typing import Any
 
 from vllm import envs
 
-from firesteel.vllm_plugin.same_plugin import WORKER
-
 LOAD_FORMATS = ("auto", "hf", "safetensors", "dummy")
 KV_DTYPES = ("auto", "bfloat16")
 
 Option = tuple[str, bool]  # its name, and whether it is used
 
 
-def list_unsupported(vllm_config: Any) -> list[Option]:
-    """Lists the options; those that are not in each supported version of vLLM are unused if they are missing."""
+def list_unsupported(vllm_config: Any, our_worker: str) -> list[Option]:
+    """Lists the options; those that are not in each supported version of vLLM are unused if they are missing.
+
+    `our_worker` is the one worker extension that is supported.
+    """
     return [
-        *_list_parallel(vllm_config.parallel_config),
+        *_list_parallel(vllm_config.parallel_config, our_worker),
         *_list_features(vllm_config),
         *_list_kernels(vllm_config),
         *_list_weights(vllm_config),
@@ -29,7 +30,7 @@ def list_unsupported(vllm_config: Any) -> list[Option]:
     ]
 
 
-def _list_parallel(parallel: Any) -> list[Option]:
+def _list_parallel(parallel: Any, our_worker: str) -> list[Option]:
     def is_split(name: str) -> bool:
         return (getattr(parallel, name, 1) or 1) > 1
 
@@ -40,7 +41,7 @@ def _list_parallel(parallel: Any) -> list[Option]:
         ("decode context parallelism (--decode-context-parallel-size)", is_split("decode_context_parallel_size")),
         ("prefill context parallelism", is_split("prefill_context_parallel_size")),
         ("dual batch overlap (--enable-dbo, --ubatch-size)", bool(parallel.use_ubatching)),
-        ("worker extensions (--worker-extension-cls)", parallel.worker_extension_cls not in ("", WORKER)),
+        ("worker extensions (--worker-extension-cls)", parallel.worker_extension_cls not in ("", our_worker)),
     ]
 
 
