@@ -16,7 +16,7 @@ STAND_INS = {
     "vllm.model_executor.models": {},
     "vllm.model_executor.models.config": {"GptOssForCausalLMConfig": type("GptOssForCausalLMConfig", (), {})},
 }
-OURS = ("firesteel.vllm_plugin.config", "firesteel.vllm_plugin.refusal.unsupported")
+OURS = ("firesteel.vllm_plugin.config", "firesteel.vllm_plugin.options.unsupported")
 
 
 @pytest.fixture

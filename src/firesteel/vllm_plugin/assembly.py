@@ -25,7 +25,7 @@ from firesteel.model.precision import held_layers
 from firesteel.model.spec import ModelSpec, read_spec
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.model.weights import Weights
-from firesteel.vllm_plugin.our_settings import find_config
+from firesteel.vllm_plugin.options.our_settings import find_config
 from firesteel.vllm_plugin.sharding import Shard, load_shard, synthetic_shard
 
 DUMMY = "dummy"  # vLLM's name for random weights

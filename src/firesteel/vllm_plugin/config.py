@@ -10,7 +10,7 @@ from vllm.config.compilation import CompilationMode
 from vllm.model_executor.models.config import GptOssForCausalLMConfig
 
 from firesteel.config import resolve
-from firesteel.vllm_plugin.refusal.unsupported import list_unsupported
+from firesteel.vllm_plugin.options.unsupported import list_unsupported
 from firesteel.vllm_plugin.same_plugin import WORKER, mark_config
 
 CURE = "or set FIRESTEEL_VLLM=off to run gpt-oss by stock vLLM"

@@ -1,1 +1,1 @@
-"""Refusals of the plugin: untested versions of vLLM, its options, broken installations; with reason and cure."""
+"""Refusals of the plugin: untested versions of vLLM and broken installations, with the reason and the cure."""

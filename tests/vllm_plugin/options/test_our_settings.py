@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from firesteel.errors import UserError
-from firesteel.vllm_plugin.our_settings import find_config
+from firesteel.vllm_plugin.options.our_settings import find_config
 
 
 def new_config(has_graphs=True):
