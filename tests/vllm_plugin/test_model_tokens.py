@@ -66,7 +66,7 @@ def test_prompt_logprobs_are_those_of_our_engine(version):
         ours = [token.logprob for token in our_llm().generate([prompt], params)[0].prompt_logprobs]
         assert logprobs == pytest.approx(ours, abs=1e-3)  # float32, sums in free order
     assert answer["rounds"] == expected_tokens(1)
-    assert "weights cannot be replaced inside vLLM" in log and answer["reload"] is not None
+    assert "weights cannot be replaced while vLLM runs" in log and answer["reload"] is not None
 
 
 @pytest.mark.peer
