@@ -1,4 +1,4 @@
-# The image's steps are the README's commands. gcc: Triton compiles what launches its kernels.
+# The image's steps are the commands of docs/install.md. gcc: Triton compiles what launches its kernels.
 # BASE is an exact patch release; a release of this project pins its digest too (CONTRIBUTING.md, Releasing).
 # TORCH is the lock of torch: spark on a DGX Spark, blackwell for RTX 50 and RTX PRO, torch for other machines.
 ARG BASE=python:3.12.12-slim-bookworm
@@ -16,7 +16,7 @@ FROM base AS serve
 ARG TORCH=torch
 COPY requirements requirements
 RUN python3 -m venv .venv
-RUN .venv/bin/pip install --require-hashes -r requirements/build.lock -r requirements/runtime.lock
+RUN .venv/bin/pip install --require-hashes -r requirements/build.lock -r requirements/runtime.lock -r requirements/plots.lock
 RUN .venv/bin/pip install -r requirements/${TORCH}.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY src src

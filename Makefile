@@ -8,7 +8,7 @@ DEVICE_CODE := $(wildcard src/firesteel/kernels/csrc/* tests/kernels/emulator/*)
 # One thread per process: small tensors gain nothing from more, and on a busy machine threads wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -rs
 
-.PHONY: run test test-all check format install clients vllm arm64-wheels cuda-locks sanitize records clean
+.PHONY: run test test-all check format install docs package clients vllm arm64-wheels cuda-locks sanitize records clean
 
 run: install
 	OMP_NUM_THREADS=1 $(BIN)/firesteel lab run --quick --out firesteel-lab
@@ -31,7 +31,7 @@ format: install
 	$(BIN)/clang-format -i $(DEVICE_CODE)
 
 arm64-wheels: install
-	$(BIN)/python tools/arm64_wheels.py requirements/runtime.lock
+	$(BIN)/python tools/arm64_wheels.py requirements/runtime.lock requirements/plots.lock
 
 # From metadata alone: a CUDA build of torch and a Triton with native FP4 on SM12x.
 cuda-locks: install
@@ -41,7 +41,19 @@ cuda-locks: install
 sanitize: install
 	$(BIN)/python tools/sanitize_all.py
 
-# Measures the records of an H200 and renews the README's tables.
+# The documentation as a site, build/site/index.html; every warning is an error.
+docs: .venv/docs-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+.venv/docs-installed: .venv/installed requirements/docs.lock
+	$(BIN)/pip install --quiet --no-deps --require-hashes -r requirements/docs.lock
+	touch .venv/docs-installed
+
+# Builds sdist and wheel, and tries the wheel in an environment made by the image's own steps.
+package: install
+	$(BIN)/python tools/try_package.py build/package
+
+# Measures the records of an H200 and renews the tables of README and docs.
 records: install
 	$(BIN)/python tools/record.py
 
@@ -51,7 +63,8 @@ install: .venv/installed
 # brings the Triton and NVRTC that it was built with, which must not be replaced; a CPU build brings neither.
 .venv/installed: pyproject.toml $(wildcard requirements/*.lock)
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --require-hashes -r requirements/build.lock -r requirements/runtime.lock -r requirements/dev.lock
+	$(BIN)/pip install --quiet --require-hashes -r requirements/build.lock -r requirements/runtime.lock -r requirements/plots.lock \
+	-r requirements/dev.lock
 	$(BIN)/pip install --quiet -r requirements/$(TORCH).lock
 	$(BIN)/python -c "import triton" 2>/dev/null || $(BIN)/pip install --quiet --no-deps -r requirements/triton.lock
 	$(BIN)/python -c "from cuda.bindings import nvrtc; nvrtc.nvrtcVersion()" 2>/dev/null \

@@ -14,8 +14,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import readme
 from firesteel.device import find_device
+from pages import write_all
+from tables.records import ROOT
 
 GPU = "NVIDIA H200"
 OUT = Path("firesteel-bench")  # relative, because records contain their command
@@ -56,7 +57,7 @@ def main() -> None:
     check_gpu(find_device().name)
     for name in names:
         measure(name, COMMANDS[name])
-    readme.write_all()
+    write_all()
 
 
 def check_gpu(name: str) -> None:
@@ -67,13 +68,13 @@ def check_gpu(name: str) -> None:
 def measure(name: str, commands: Sequence[str]) -> None:
     out = OUT / name
     for folder in (out, COLD):
-        shutil.rmtree(readme.ROOT / folder, ignore_errors=True)
+        shutil.rmtree(ROOT / folder, ignore_errors=True)
     for command in commands:
         own = {"TRITON_CACHE_DIR": str(COLD / "triton")} if str(COLD) in command else {}
         words = [sys.executable, "-m", "firesteel", *command.split(), "--out", str(out)]
         print(f"firesteel {command}", flush=True)
-        subprocess.run(words, cwd=readme.ROOT, env={**os.environ, **own}, check=True)
-    replace_records(readme.ROOT / out, readme.ROOT / "records" / name)
+        subprocess.run(words, cwd=ROOT, env={**os.environ, **own}, check=True)
+    replace_records(ROOT / out, ROOT / "records" / name)
 
 
 def replace_records(made: Path, kept: Path) -> None:

@@ -1,4 +1,4 @@
-"""The container files: their commands equal those of the README, and Compose accepts them."""
+"""The container files: their commands equal those of the documentation, and Compose accepts them."""
 
 import json
 import re
@@ -25,14 +25,14 @@ def instructions():
     return [tuple(line.split(maxsplit=1)) for line in lines]
 
 
-def test_commands_of_the_image_are_those_of_the_readme():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    documented = {re.sub(r"\s+#.*", "", line).strip() for line in readme.splitlines()}
+def test_commands_of_the_image_are_those_of_the_documentation():
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/install.md")]
+    documented = {re.sub(r"\s+#.*", "", line).strip() for text in texts for line in text.splitlines()}
     commands = [rest for word, rest in instructions() if word == "RUN"]
     assert len(commands) >= 5
     for command in commands:
         is_known = command in documented or any(re.fullmatch(pattern, command) for pattern in OF_IMAGES_ONLY)
-        assert is_known, f"the README does not have {command!r}"
+        assert is_known, f"docs/install.md does not have {command!r}"
     started = [json.loads(rest) for word, rest in instructions() if word in ("ENTRYPOINT", "CMD")]
     assert " ".join(started[0]) in documented  # make test
     assert any(line.startswith(" ".join([*started[1], started[2][0]])) for line in documented)  # firesteel serve

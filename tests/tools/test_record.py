@@ -5,9 +5,9 @@ import re
 import pytest
 import typer
 
-import readme
 import record
 from firesteel.cli import app
+from tables.records import RECORDS, read
 
 
 @pytest.mark.parametrize("command", [command for commands in record.COMMANDS.values() for command in commands])
@@ -25,7 +25,7 @@ def what_is_measured(command):
 
 @pytest.mark.parametrize("name", record.COMMANDS)
 def test_records_of_a_folder_come_from_its_commands(name):
-    records = readme.read(readme.ROOT / "records" / name, "*.json")
+    records = read(RECORDS / name, "*.json")
     said = {what_is_measured(" ".join(measured.surroundings.command[1:])) for measured in records}
     assert said == set(map(what_is_measured, record.COMMANDS[name]))
     assert {measured.surroundings.device for measured in records} == {record.GPU}
@@ -51,7 +51,7 @@ def test_command_that_fails_keeps_the_records(monkeypatch, tmp_path):
     kept = tmp_path / "records" / "some" / "old.json"
     kept.parent.mkdir(parents=True)
     kept.write_text("{}")
-    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    monkeypatch.setattr(record, "ROOT", tmp_path)
     with pytest.raises(record.subprocess.CalledProcessError):
         record.measure("some", ["bench decode --no-such-flag"])
     assert kept.exists()

@@ -1,0 +1,29 @@
+"""Tables of quality: formats of keys and values, precisions."""
+
+from firesteel.quality import PRECISIONS
+from tables import quality
+
+
+def test_perplexity_is_shown_for_every_format_of_keys_and_values():
+    records = quality.read_kv()
+    assert [record.parameters["stored"] for record in records] == [
+        "float32, as computed",
+        "bf16",
+        "fp8, scale 1",
+        "fp8, calibrated scales",
+    ]
+    assert all(abs(record.median / records[0].median - 1) < 0.01 for record in records)
+    rows = quality.kv_table(records).splitlines()[2:]
+    assert [f"{record.median:.5f}" in row for record, row in zip(records, rows, strict=True)] == [True] * 4
+    assert rows[0].count("%") == 0 and all(row.count("%") == 1 for row in rows[1:])
+
+
+def test_quality_is_shown_for_every_precision_beside_the_model_as_shipped():
+    records = quality.read_quality()
+    assert [record.parameters["precision"] for record in records] == list(PRECISIONS)[: len(records)]
+    assert len(records) >= 5
+    assert {record.parameters["limit"] for record in records} == {None}
+    rows = quality.quality_table(records).splitlines()[2:]
+    for record, row in zip(records, rows, strict=True):
+        assert record.parameters["precision"] in row and f"{record.median:.4f}" in row
+    assert rows[0].count("%") == 1 and all(row.count("%") == 2 for row in rows[1:])

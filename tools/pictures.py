@@ -1,0 +1,77 @@
+"""Makes the README's pictures: the terminal after a lab run, and the status page after a question.
+
+make run && .venv/bin/python tools/pictures.py [RESULT]          # RESULT: firesteel-lab/result.json
+
+The terminal is drawn from the result by the code that prints it; the page is photographed with Chromium.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from firesteel.cli.lab.run_table import RunTable
+from rich.console import Console
+from rich.text import Text
+
+from firesteel.cli.lab.slot_table import slot_table
+from firesteel.lab.result import LabResult, read_result
+from tables.records import ROOT
+
+IMAGES = ROOT / "docs" / "images"
+QUESTION = "What is the capital of France?"
+COLUMNS = 118
+
+
+def draw_terminal(result: LabResult) -> str:
+    """Returns what `lab run` prints at its end as SVG."""
+    assert result.spec is not None
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, legacy_windows=False)
+    table = RunTable(result.spec)
+    for level in result.levels:
+        table.end(level)
+    console.print(Text("$ firesteel lab run --quick", style="bold"))
+    console.print(table)
+    if result.any_slots is not None:
+        console.print(slot_table(result.any_slots))
+    console.print(f"{result.verdict.value} after {result.seconds:.0f} s; report: firesteel-lab/report.html")
+    return console.export_svg(title="firesteel")
+
+
+def photograph_page(path: Path) -> None:
+    """Serves the built-in model, asks it a question on its page and saves a picture of the answer."""
+    sys.path.insert(0, str(ROOT))
+    from tests.server.browser import Browser
+
+    command = [sys.executable, "-m", "firesteel", "serve", "--port", "0"]
+    with (
+        tempfile.TemporaryDirectory() as profile,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server,
+    ):
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        browser = Browser(profile)
+        try:
+            browser.open(f"{address}/", width=1200, height=760)
+            browser.wait_for("document.getElementById('health').className === 'ready'")
+            browser.type("#text", QUESTION)
+            browser.press_enter()
+            browser.wait_for("document.querySelector('.figures')")
+            browser.screenshot(path)
+        finally:
+            browser.close()
+            server.terminate()
+
+
+def main() -> None:
+    words = sys.argv[1:] or [str(ROOT / "firesteel-lab" / "result.json")]
+    IMAGES.mkdir(exist_ok=True)
+    (IMAGES / "terminal.svg").write_text(draw_terminal(read_result(Path(words[0]))), encoding="utf-8")
+    photograph_page(IMAGES / "page.png")
+
+
+if __name__ == "__main__":
+    main()

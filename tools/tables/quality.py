@@ -1,0 +1,70 @@
+"""Tables of what precision and batching cost: perplexity, answers, equal tokens."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from firesteel.measure.record import Record
+from tables.records import RECORDS, format_table, read_in_time
+
+KV = RECORDS / "kindling-kv"
+AGREEMENT = RECORDS / "h200-agreement"
+QUALITY = RECORDS / "kindling-quality"
+
+
+def read_kv(folder: Path = KV) -> list[Record]:
+    """Returns Kindling's perplexity for each format of keys and values, the most precise first."""
+    return read_in_time(folder, "kindling-perplexity--*.json")
+
+
+def kv_table(records: list[Record]) -> str:
+    """Returns a row per format of keys and values, with the change against the first."""
+
+    def row(record: Record) -> list[object]:
+        change = 100 * (record.median / records[0].median - 1)
+        shown = "" if record is records[0] else f"{change:+.4f} %"
+        clipped = record.parameters["clipped"] if record.config["cache"]["kv_dtype"] == "fp8" else ""
+        return [record.parameters["stored"], f"{record.median:.5f}", shown, clipped]
+
+    return format_table(["keys and values in", "perplexity", "change", "values clipped"], map(row, records))
+
+
+def read_quality(folder: Path = QUALITY) -> list[Record]:
+    """Returns the records of what each precision costs Kindling."""
+    return read_in_time(folder, "quality--*.json")
+
+
+def quality_table(records: list[Record]) -> str:
+    """Returns a row per precision, with the changes against the first."""
+
+    def row(record: Record) -> list[object]:
+        parameters = record.parameters
+        right = f"{100 * parameters['exact_match']:.2f} % of {parameters['items']}"
+        change = f"{100 * parameters['perplexity_change']:+.2f} %"
+        changes = [change, right, parameters["changed"], parameters["lost"], parameters["gained"]]
+        shown = ["", right, "", "", ""] if record is records[0] else changes
+        return [parameters["precision"], f"{record.median:.4f}", *shown]
+
+    heads = ["precision", "perplexity", "change", "exact match", "answers changed", "lost", "gained"]
+    return format_table(heads, map(row, records))
+
+
+def read_agreement(folder: Path = AGREEMENT) -> list[Record]:
+    return read_in_time(folder, "*.json")
+
+
+def agreement_table(records: list[Record]) -> str:
+    """Returns a row per equality, two columns per model."""
+    models = list(dict.fromkeys(record.parameters["model"] for record in records))
+    by_equality: dict[str, dict[str, Record]] = defaultdict(dict)
+    for record in records:
+        by_equality[record.parameters["equality"]][record.parameters["model"]] = record
+
+    def cells(record: Record) -> list[str]:
+        share, differences = record.parameters["token_share"], record.parameters["differences_a_token"]
+        return [f"{100 * share:.1f} %", f"{1000 * differences:.1f}"]
+
+    heads = [head for model in models for head in (f"{model}: tokens equal", "differences per 1000 tokens")]
+    rows = [[name, *(cell for model in models for cell in cells(row[model]))] for name, row in by_equality.items()]
+    return format_table(["equality", *heads], rows)
