@@ -8,15 +8,16 @@ The terminal is drawn from the result by the code that prints it; the page is ph
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from firesteel.cli.lab.run_table import RunTable
 from rich.console import Console
 from rich.text import Text
 
+from firesteel.cli.lab.run_table import RunTable
 from firesteel.cli.lab.slot_table import slot_table
 from firesteel.lab.result import LabResult, read_result
 from tables.records import ROOT
@@ -38,7 +39,8 @@ def draw_terminal(result: LabResult) -> str:
     if result.any_slots is not None:
         console.print(slot_table(result.any_slots))
     console.print(f"{result.verdict.value} after {result.seconds:.0f} s; report: firesteel-lab/report.html")
-    return console.export_svg(title="firesteel")
+    # The fonts that it would load from elsewhere are left out: a monospaced one of the reader's does as well.
+    return re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="firesteel"), flags=re.DOTALL)
 
 
 def photograph_page(path: Path) -> None:

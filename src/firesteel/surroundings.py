@@ -12,7 +12,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -109,12 +109,15 @@ def parse_gpu(answer: str) -> GpuState:
     )
 
 
-def find_commit(folder: Path) -> tuple[str | None, bool | None]:
-    """Returns commit and dirty flag; None unless git tracks the folder: a package may lie in another checkout."""
-    git = ("git", "--no-optional-locks", "-C", str(folder))
-    if _run(*git, "ls-files", "--error-unmatch", "__init__.py") is None:
+def find_commit(folder: Path, run: Callable[..., str | None] | None = None) -> tuple[str | None, bool | None]:
+    """Returns commit and dirty flag; None unless git tracks the folder: a package may lie in another checkout.
+
+    `run` runs git elsewhere, such as in a container.
+    """
+    git, run = ("git", "--no-optional-locks", "-C", str(folder)), run or _run
+    if run(*git, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None, None
-    commit, changes = _run(*git, "rev-parse", "HEAD"), _run(*git, "status", "--porcelain", "--", ".")
+    commit, changes = run(*git, "rev-parse", "HEAD"), run(*git, "status", "--porcelain", "--", ".")
     return (None if commit is None else commit.strip()), (None if changes is None else bool(changes))
 
 

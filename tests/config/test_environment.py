@@ -47,7 +47,26 @@ def test_shown_environment_hides_secrets():
         "CUDA_VISIBLE_DEVICES": "0",
         "FIRESTEEL_API_KEY": "(hidden)",
         "FIRESTEEL_PAGE_SIZE": "16",
+        "HF_TOKEN": "(hidden)",
     }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PYTHONPATH",
+        "LD_LIBRARY_PATH",
+        "ONEDNN_MAX_CPU_ISA",
+        "HF_HUB_OFFLINE",
+        "CUDA_MODULE_LOADING",
+        "NCCL_DEBUG",
+        "FLASHINFER_CUDA_ARCH_LIST",
+        "VLLM_MXFP4_MOE_KERNEL",
+        "VIRTUAL_ENV",
+    ],
+)
+def test_variables_that_change_how_an_engine_runs_are_recorded(name):
+    assert shown_environment({name: "x", "EDITOR": "vi"}) == {name: "x"}
 
 
 def test_shown_environment_includes_other_engines():

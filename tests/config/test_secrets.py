@@ -61,6 +61,7 @@ def test_other_text_stays(text):
             ["env", "https_proxy=http://u:pw@proxy:3128", "vllm"],
             ["env", "https_proxy=http://(hidden)@proxy:3128", "vllm"],
         ),
+        (['"', "'--api-key'"], ['"', "'--api-key'"]),
         (["--proxy", "u:pw@proxy:3128"], ["--proxy", "(hidden)@proxy:3128"]),
         (
             ["sh", "-c", "curl -H 'Authorization: Bearer sk-1' http://u:pw@h --api-key k"],

@@ -52,7 +52,7 @@ def list_commands(page):
 
 
 def list_inline_commands(page):
-    """Returns the words of each firesteel command in the text of a page; quoted errors, which have gaps, are none."""
+    """Returns the words of each firesteel command in the text of a page; quoted errors have gaps."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     spans = [" ".join(span.split()) for span in re.findall(r"`(firesteel [^`]+)`", text)]
     return [_split(span.removeprefix("firesteel ")) for span in spans if " ... " not in span]

@@ -54,5 +54,7 @@ def test_command_of_a_block_that_needs_nothing_runs(page, words, needs, tmp_path
     if needs:
         pytest.skip(f"needs {needs}")
     command = [sys.executable, "-m", "firesteel", *words]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, stdin=subprocess.DEVNULL)
+    ran = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=900, stdin=subprocess.DEVNULL
+    )
     assert ran.returncode == 0, ran.stderr[-2000:]

@@ -1,6 +1,7 @@
 """Fixtures of the lab's tests: fake servers that fail in a given way."""
 
 import contextlib
+import importlib.util
 import sys
 import threading
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from firesteel.lab.servers.supervisor import ServerCommand, find_free_port
 
 FAKE = Path(__file__).parent / "fake_server.py"
+BROWSER = Path(__file__).parents[1] / "server" / "browser.py"
 
 
 @pytest.fixture
@@ -26,6 +28,17 @@ def fake():
         return replace(command, **fields)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """A headless Chromium, as in tests of the server's pages."""
+    spec = importlib.util.spec_from_file_location(BROWSER.stem, BROWSER)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    opened = module.Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

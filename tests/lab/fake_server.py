@@ -8,6 +8,8 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from firesteel.lab.coherence.questions import QUESTIONS
+
 PORT, WAY = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "well"
 KEY = sys.argv[4] if sys.argv[3:4] == ["--api-key"] else ""
 LAST_LINES = {
@@ -112,11 +114,20 @@ def answer(body, logprob="-0.25"):
     chat = "".join(f'{{"token": "x", "logprob": {logprob}, "top_logprobs": []}},' for _ in range(3)).rstrip(",")
     is_chat = IS_LLAMACPP or "messages" in body  # llama.cpp has one format for both
     logprobs = f'{{"content": [{chat}]}}' if is_chat else f'{{"tokens": {tokens}, "token_logprobs": [{listed}]}}'
-    message = json.dumps({"role": "assistant", "content": "The capital of France is Paris."})
+    known = find_known_answer(body)
+    message = json.dumps({"role": "assistant", "content": known or "The capital of France is Paris."})
+    text = json.dumps(known or " Paris")
     return (
-        f'{{"choices": [{{"index": 0, "text": " Paris", "message": {message}, "finish_reason": "stop", '
+        f'{{"choices": [{{"index": 0, "text": {text}, "message": {message}, "finish_reason": "stop", '
         f'"token_ids": [1, 2, 3], "logprobs": {logprobs}}}], "usage": {json.dumps(usage)}}}'
     )
+
+
+def find_known_answer(body):
+    """Returns the expected answer to a question about coherence; empty for any other prompt."""
+    prompt = body["messages"][-1]["content"] if body.get("messages") else body.get("prompt")
+    expected = next((question.expected for question in QUESTIONS if question.prompt == prompt), ())
+    return f"It is {', '.join(expected)}." if expected else ""
 
 
 def fork(child):

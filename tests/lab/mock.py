@@ -38,20 +38,30 @@ class Mock:
     token_ids: bool = True  # sent with each chunk
     prefix_caching: bool = False
     max_context: int = 65536
+    model_s: float = 0.0  # delay of the first `slow_models` answers to /v1/models, by which the latency is measured
+    slow_models: int = 0
     port: int = 0  # 0: any free port
     seen: set[str] = field(default_factory=set)
+    asked: int = 0
 
     def app(self) -> Starlette:
         return Starlette(
             routes=[
                 Route("/v1/models", self.models),
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
-                Route("/health", self.models),
+                Route("/v1/completions", self.complete, methods=["POST"]),
+                Route("/health", self.health),
             ]
         )
 
     async def models(self, request: Request) -> Response:
+        self.asked += 1
+        if self.asked <= self.slow_models:
+            await asyncio.sleep(self.model_s)
         return JSONResponse({"object": "list", "data": [{"id": MODEL, "max_model_len": self.max_context}]})
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ready"})
 
     async def chat(self, request: Request) -> Response:
         start = time.perf_counter()
@@ -71,6 +81,11 @@ class Mock:
         message = {"role": "assistant", "content": "Paris " * wanted}
         choice = {"index": 0, "message": message, "finish_reason": "length"}
         return JSONResponse({"object": "chat.completion", "model": MODEL, "choices": [choice], "usage": usage})
+
+    async def complete(self, request: Request) -> Response:
+        """Answers at once: only chats are timed."""
+        choice = {"index": 0, "text": " Paris", "finish_reason": "length"}
+        return JSONResponse({"object": "text_completion", "model": MODEL, "choices": [choice]})
 
     def _count(self, messages: list[dict[str, Any]]) -> tuple[int, int]:
         """Returns the tokens of a prompt, and how many of them are in the cache."""
@@ -138,7 +153,7 @@ def mock_server(**settings: Any) -> Iterator[str]:
 def parse_settings(words: list[str]) -> dict[str, Any]:
     """Parses name=value; each value has the type of its default."""
     defaults = asdict(Mock())
-    known = {declared.name for declared in fields(Mock)} - {"seen"}
+    known = {declared.name for declared in fields(Mock)} - {"seen", "asked"}
     settings: dict[str, Any] = {}
     for word in words:
         name, _, value = word.partition("=")

@@ -60,6 +60,8 @@ def test_healthy_server_of_unknown_kernels_is_unproven_and_the_result_is_complet
     assert result.spec.quick and any("40 requests" in line for line in result.reductions)
     assert len(result.memory.seconds) == len(result.memory.host_bytes) > 0
     assert result.surroundings.versions["torch"] and Path(result.engine.log).is_file()
+    assert result.engine.interpreter == sys.executable and result.engine.packages["torch"]
+    assert result.engine.environment["PYTHONUNBUFFERED"] == "1" and result.engine.container is None
 
 
 def test_key_in_a_command_is_used_and_never_written(lab, tmp_path, monkeypatch):
@@ -159,6 +161,18 @@ def test_server_that_was_running_already_is_tested_and_left_running(lab, fake, t
     assert smoke.passed and stress.passed and "not visible" in smoke.reason
     unseen = [row.check for level in (smoke, stress) for row in level.checks if row.verdict is Verdict.UNPROVEN]
     assert unseen == ["memory", "processes", "memory"]
+
+
+def test_running_server_is_titled_by_its_engine_and_address(lab, fake, tmp_path):
+    """The title was the address alone."""
+    with SupervisedServer(fake(), tmp_path / "other") as server:
+        result = lab(url=server.command.url, engine="vllm", level="1.5")
+    assert result.engine.name == f"vllm at {server.command.url}" and result.engine.kind == "vllm"
+    assert "--engine" not in result.levels[0].reason
+
+
+def test_engine_of_a_server_that_failed_to_start_is_named(lab):
+    assert "exit" in lab("exit", level="1").engine.name
 
 
 def test_running_server_is_not_compared_with_the_default_model(lab, fake, tmp_path):

@@ -53,14 +53,40 @@ def test_smaller_stress_than_usual_is_a_reduction(quick):
         ({"requests": True}, "--requests True"),
         ({"concurrency": 300}, "only 200 requests"),
         ({"requests": 9999, "concurrency": 9999}, "512 at most"),
+        ({"runs": 0}, "runs = 0"),
+        ({"pp": (0,)}, r"pp = \(0,\): must be numbers of at least 1"),
+        ({"temperature": -1.0}, "temperature = -1.0: must be from 0 to 2"),
         ({"mode": "none"}, "all, verify, stress, benchmark"),
         ({"level": "7"}, "1.5"),
         ({"url": "http://x", "flags": ("--a",)}, "already runs"),
+        ({"reference": "ref.json", "reference_url": "http://x"}, "leave one out"),
     ],
 )
 def test_impossible_settings_are_refused_with_what_is_possible(fields, words):
     with pytest.raises(UserError, match=words):
         LabSpec(**fields)
+
+
+def test_workloads_of_the_benchmark_are_those_given():
+    plan = LabSpec(pp=(64, 128), tg=(8,), depths=(0,), streams=(1,), runs=2, warmups=0, temperature=0.0).bench_plan
+    assert (plan.pp, plan.tg, plan.depths, plan.concurrency) == ((64, 128), (8,), (0,), (1,))
+    assert (plan.runs, plan.warmups, plan.temperature) == (2, 0, 0.0)
+    assert LabSpec(quick=True).bench_plan.pp == (128, 512) and LabSpec().bench_plan.temperature is None
+
+
+def test_fewer_workloads_than_usual_are_a_reduction():
+    [line] = LabSpec(pp=(512,), level="4").reductions
+    assert line.startswith("benchmark: prompts of 512, answers of 32 and 128, depths 0 and 4096")
+    assert not LabSpec(runs=9, level="4").reductions
+
+
+@pytest.mark.parametrize("given", [{"pp": (64,)}, {"warmups": 0}, {"temperature": 0.0}, {"runs": 5}], ids=str)
+def test_given_workloads_have_their_own_baseline(given):
+    assert identity(LabSpec(**given)) != identity(LabSpec())
+
+
+def test_formats_do_not_change_what_is_measured():
+    assert identity(LabSpec(formats="dense=q8_0")) == identity(LabSpec())
 
 
 def test_settings_of_an_earlier_version_take_the_defaults():
@@ -70,7 +96,9 @@ def test_settings_of_an_earlier_version_take_the_defaults():
 
 
 def test_settings_are_the_same_after_json():
-    spec = LabSpec(engine="vllm", flags=("--max-model-len", "512"), quick=True, path="marlin", requests=3)
+    spec = LabSpec(
+        engine="vllm", flags=("--max-model-len", "512"), quick=True, path="marlin", requests=3, pp=(64, 128)
+    )
     assert parse_spec(json.loads(json.dumps(spec.as_dict()))) == (spec, ())
 
 

@@ -15,6 +15,7 @@ from firesteel.lab.spec_check import check_spec
         ({"engine": "my-server"}, r"\{port\}"),
         ({"url": "ftp://x"}, "http://HOST:PORT"),
         ({"reference_url": "ftp://x"}, "http://HOST:PORT"),
+        ({"reference": "/nowhere/ref.json"}, "/nowhere/ref.json"),
         ({"gates": ("kv_dytpe=auto,fp8",)}, "there is no gate 'kv_dytpe'"),
         ({"baseline": "/nowhere/result.json"}, "cannot read"),
         ({"engine": "x '{port}"}, "No closing quotation"),
@@ -44,5 +45,6 @@ def test_baseline_without_a_benchmark_is_refused(tmp_path):
 
 def test_settings_of_other_levels_are_not_checked():
     check_spec(LabSpec(mode="verify", gates=("nonsense=1,2",), baseline="/nowhere"))
+    check_spec(LabSpec(mode="stress", reference="/nowhere/ref.json"))
     check_spec(LabSpec())
     check_spec(LabSpec(engine="vllm", path="native-fp4", expect="dense=marlin,graphs=on"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from firesteel.errors import UserError
-from firesteel.lab.trace import Slice, count_kernels, find_outermost, read_timeline
+from firesteel.lab.trace import Slice, count_kernels, cut, find_outermost, read_timeline
 
 EVENTS = [
     {"cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 5},
@@ -88,6 +88,20 @@ def test_replays_of_whole_graphs_are_refused(read, nsys_export):
     )
     with pytest.raises(UserError, match=r"2 replays of CUDA graphs .* --cuda-graph-trace=node"):
         read(path)
+
+
+def test_window_keeps_what_ran_in_it_and_cuts_what_crosses_its_edges():
+    slices = [Slice("a", 5e6, 7e6), Slice("b", 8e6, 9e6), Slice("c", 9.5e6, 12e6)]
+    assert cut(slices, 1.0, 4.75) == (
+        [Slice("a", 6e6, 7e6), Slice("b", 8e6, 9e6), Slice("c", 9.5e6, 9.75e6)],
+        (6e6, 9.75e6),
+    )
+    assert cut(slices, None, 100.0) == (slices, (5e6, 12e6))
+
+
+def test_window_in_which_nothing_ran_is_refused():
+    with pytest.raises(UserError, match=r"nothing ran between 9 and the end; the profile is 7\.000 s long"):
+        cut([Slice("a", 5e6, 12e6)], 9.0, None)
 
 
 def test_inner_slices_are_dropped():

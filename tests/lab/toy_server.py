@@ -34,7 +34,7 @@ class Toy:
 
     def complete(self, prompt, max_tokens, logprobs=None, echo=False, **fields):
         self.seen.append(prompt)
-        tokens, generated = list(prompt), []
+        tokens, generated = list(prompt.encode() if isinstance(prompt, str) else prompt), []
         for _ in range(max_tokens):
             generated.append(int(self.table[(tokens + generated)[-1]].argmax()))
         choice = {"text": "".join(map(chr, generated)), "token_ids": generated}
@@ -53,6 +53,17 @@ class Toy:
         return {"choices": [choice]}
 
 
+def nearly_equal_toys():
+    """Returns two toys: where their two likeliest tokens are almost equal, they choose differently."""
+    served, reference = Toy(), Toy()
+    for token in range(VOCABULARY):
+        served.near_tie(token)
+        reference.table[token] = served.table[token].clone()
+        first, second = served.table[token].topk(2).indices
+        served.table[token, [first, second]] = served.table[token, [second, first]]
+    return served, reference
+
+
 def answers_of(toy):
     """Returns the request handler of a server that gives the toy's answers."""
 
@@ -69,7 +80,7 @@ def answers_of(toy):
         def reply(self, body):
             is_known = not toy.key or self.headers["authorization"] == f"Bearer {toy.key}"
             answer = toy.answer(self.path, body) if is_known else None
-            status = 200 if answer else 401 if not is_known else 500 if "completions" in self.path else 404
+            status = 200 if answer else 401 if not is_known else 500 if self.path == "/v1/completions" else 404
             self.send_response(status)
             self.end_headers()
             self.wfile.write(json.dumps(answer or {"error": {"message": "no"}}).encode())

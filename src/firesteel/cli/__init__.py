@@ -35,4 +35,16 @@ for _name in (
 load_verb("chat", "chat.command")
 load_verb("profile", "machine.profile")
 load_verb("serve", "model.serve")
-load_verb("lab", "lab.run", "lab.benchy", "lab.compare", "lab.matrix", "lab.report", "lab.rerun", "lab.review")
+load_verb(
+    "lab",
+    "lab.run",
+    "lab.benchy",
+    "lab.board",
+    "lab.compare",
+    "lab.judge",
+    "lab.matrix",
+    "lab.reference",
+    "lab.report",
+    "lab.rerun",
+    "lab.review",
+)

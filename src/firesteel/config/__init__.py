@@ -3,6 +3,7 @@
 from firesteel.config.checks import LAYERS, parse_hosts, parse_layers, parse_origins
 from firesteel.config.environment import (
     PLUGIN_VARIABLE,
+    PREFIX,
     child_environment,
     find_allowed_plugins,
     find_reference_key,
@@ -28,6 +29,7 @@ __all__ = [
     "HIDDEN",
     "LAYERS",
     "PLUGIN_VARIABLE",
+    "PREFIX",
     "REMOVED",
     "BatchConfig",
     "CacheConfig",

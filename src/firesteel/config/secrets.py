@@ -72,7 +72,7 @@ def hide_secrets(words: Iterable[str]) -> list[str]:
 def _hide_inside(word: str) -> str:
     """Hides secrets in a command line given as one word, as `sh -c` takes it; all other text stays as it is."""
     parts = WORDS.findall(word)
-    if len(parts) == 1 and word[0] in "'\"" and word[-1] == word[0]:
+    if len(parts) == 1 and len(word) > 1 and word[0] in "'\"" and word[-1] == word[0]:
         return word[0] + _hide_inside(word[1:-1]) + word[0]
     if len(parts) < 2:
         return word

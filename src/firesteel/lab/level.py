@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firesteel.errors import UserError
@@ -15,7 +16,7 @@ class Level:
     title: str
     modes: tuple[str, ...]  # besides "all", which has every level
     needs_server: bool = True  # False: runs after the server has stopped
-    prerequisites: tuple[str, ...] = ()  # numbers of the levels that --level N runs first
+    prerequisites: tuple[str, ...] = ()  # numbers of the levels that --level N runs before it
     is_proof: bool = False  # True: a run is unproven unless every check of this level was judged
 
     def __str__(self) -> str:
@@ -46,6 +47,12 @@ def list_levels(mode: str) -> tuple[Level, ...]:
     return tuple(level for level in LEVELS if mode == ALL or mode in level.modes)
 
 
-def with_prerequisites(level: Level) -> tuple[Level, ...]:
-    """Returns the levels that --level N runs."""
-    return (*map(find_level, level.prerequisites), level)
+def parse_levels(text: str) -> tuple[Level, ...]:
+    """Parses the numbers of --level, such as 2,4."""
+    return tuple(find_level(number.strip()) for number in text.split(","))
+
+
+def with_prerequisites(named: Sequence[Level]) -> tuple[Level, ...]:
+    """Returns the levels that --level N,M runs, in order."""
+    numbers = {number for level in named for number in (*level.prerequisites, level.number)}
+    return tuple(level for level in LEVELS if level.number in numbers)

@@ -1,34 +1,29 @@
-"""Checks the answers of a server with given flags by running level 2 in a child process."""
+"""Checks the answers of a server with a gate on by running level 2 in a child process."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from firesteel.errors import UserError
 from firesteel.lab.level import CORRECTNESS
 from firesteel.lab.level_result import LevelResult
+from firesteel.lab.matrix.cell import find_environment, make_cell
+from firesteel.lab.matrix.matrix import CELL, run_process
 from firesteel.lab.matrix.result import Matrix
-from firesteel.lab.matrix.review import AnswerVerdict, CheckAnswers
+from firesteel.lab.matrix.review import AnswerVerdict
 from firesteel.lab.result import read_result
-from firesteel.lab.servers.shutdown import run_child
 
 
-def check_by_level_two(matrix: Matrix) -> CheckAnswers:
-    """Returns a check that runs `firesteel lab run --level 2 --quick`."""
-
-    def check(flags: Sequence[str], folder: Path) -> AnswerVerdict:
-        words = ["lab", "run", "--level", "2", "--quick", "--engine", matrix.engine, "--model", matrix.model]
-        command = [sys.executable, "-m", "firesteel", *words, "--out", str(folder), "--", *flags]
-        folder.mkdir(parents=True, exist_ok=True)
-        run_child(command, folder / "check.log")
-        try:
-            return judge_level_two(read_result(folder).levels)
-        except UserError as error:
-            return AnswerVerdict(None, f"not compared: level 2 left no result in {folder}: {error}")
-
-    return check
+def check_by_level_two(matrix: Matrix, chosen: Mapping[str, str], folder: Path) -> AnswerVerdict:
+    """Runs level 2 with a choice of gates, as a cell of that level alone."""
+    cell = make_cell(replace(matrix, level=str(CORRECTNESS)), chosen)
+    run_process(cell, find_environment(matrix, chosen), folder, CELL, timeout_s=matrix.cell_s)
+    try:
+        return judge_level_two(read_result(folder).levels)
+    except UserError as error:
+        return AnswerVerdict(None, f"not compared: level 2 left no result in {folder}: {error}")
 
 
 def judge_level_two(levels: Sequence[LevelResult]) -> AnswerVerdict:

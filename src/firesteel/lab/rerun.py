@@ -6,22 +6,32 @@ A result of the lab holds its settings, a matrix its gates, a record the command
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from firesteel.config import HIDDEN, shown_environment
+from firesteel.config import HIDDEN, PREFIX, shown_environment
 from firesteel.errors import UserError
+from firesteel.lab.bench.plan import BenchPlan
+from firesteel.lab.engine_differences import find_engine_now, list_engine_differences
+from firesteel.lab.matrix.gates_file import to_toml
 from firesteel.lab.matrix.matrix import CELLS, CLAIM
-from firesteel.lab.matrix.result import SMALL, Matrix
+from firesteel.lab.matrix.result import CONFIGURATION, SMALL, Matrix
 from firesteel.lab.result import LabResult
 from firesteel.lab.spec import LabSpec, to_words
 from firesteel.lab.surroundings import StatedSurroundings, list_differences
 
 PROGRAM = "firesteel"
-PREFIX = "FIRESTEEL_"
-# Variables of other engines that hold folders, files and GPUs; they belong to the machine and are not restored.
-PLACES = re.compile(r"_(DIR|PATH|HOME|ROOT|CACHE|FILE|VISIBLE_DEVICES)$")
+# Variables that hold folders, files, preloaded code and GPUs; they belong to the machine and are not restored.
+PLACES = re.compile(
+    r"_(DIR|PATH|HOME|ROOT|CACHE|FILE|VISIBLE_DEVICES)$|^LD_|^VIRTUAL_ENV$"
+    r"|^PYTHON(HOME|STARTUP|USERBASE|PYCACHEPREFIX|EXECUTABLE|BREAKPOINT)$"
+)
+SEARCH_PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")  # restored if their folders exist here
+OF_USER = re.compile(r"^(PYTHON|HF_)")  # set for all programs of a user: not removed if they were not set then
+WORKLOAD = ("pp", "tg", "depths", "runs")  # fields of a plan that are flags of `lab matrix`
+GATES = "gates.toml"  # in the folder of a matrix's rerun
 WRITING_VERBS = ("bench", "lab", "profile")  # their --out is the folder of their results
 
 
@@ -31,31 +41,44 @@ class Rerun:
     environment: dict[str, str]  # variables to set
     without: tuple[str, ...]  # variables to remove, because they were not set then
     differences: list[str]  # of the surroundings
+    files: dict[Path, str] = field(default_factory=dict)  # to write before, by path
+
+    def in_shell(self) -> str:
+        """Returns the command as it would be typed."""
+        removed = ["env", *(f"-u {name}" for name in self.without)] if self.without else []
+        settings = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*removed, *settings, shlex.join([PROGRAM, *self.words])])
 
 
 def plan_rerun(result: LabResult, now: StatedSurroundings, out: Path) -> Rerun:
     """Plans the run that repeats a result; `now` are the current surroundings."""
     before = None if result.surroundings is None else result.surroundings.environment
     settings = find_settings(before or {})
-    words = find_words(result, out)
-    if hidden := [word for word in (*words, *settings.values()) if HIDDEN in word]:
+    words, files = find_words(result, out), make_files(result, out)
+    if hidden := [word for word in (*words, *settings.values(), *files.values()) if HIDDEN in word]:
         raise UserError(f"the result hides a secret that the run needs ({hidden[0]}): run its command by hand")
     added = [name for name in find_settings(shown_environment()) if name not in settings]
-    return Rerun(
-        words=words,
-        environment=settings,
-        without=tuple(name for name in added if name.startswith(PREFIX) or before is not None),
-        differences=list_differences(result.surroundings, now),
+    without = tuple(
+        name
+        for name in added
+        if name.startswith(PREFIX) or (before is not None and not OF_USER.match(name) and name not in SEARCH_PATHS)
     )
+    kept = {name: value for name, value in (now.environment or {}).items() if name not in without}
+    differences = list_differences(result.surroundings, replace(now, environment=kept | settings))
+    if result.engine is not None:
+        differences += list_engine_differences(result.engine, find_engine_now(result.engine, settings))
+    return Rerun(words=words, files=files, environment=settings, without=without, differences=differences)
 
 
 def find_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables to restore: not the places of a machine, not the secrets of other engines."""
-    return {
-        name: value
-        for name, value in shown_environment(environment).items()
-        if name.startswith(PREFIX) or not (PLACES.search(name) or value == HIDDEN)
-    }
+    return {name: value for name, value in shown_environment(environment).items() if _can_restore(name, value)}
+
+
+def _can_restore(name: str, value: str) -> bool:
+    if name in SEARCH_PATHS:
+        return all(Path(folder).exists() for folder in value.split(":") if folder)
+    return name.startswith(PREFIX) or not (PLACES.search(name) or value == HIDDEN)
 
 
 def find_words(result: LabResult, out: Path) -> tuple[str, ...]:
@@ -102,8 +125,30 @@ def run_words(spec: LabSpec, out: Path) -> tuple[str, ...]:
 
 
 def matrix_words(matrix: Matrix, out: Path) -> tuple[str, ...]:
-    gates = [word for name, values in matrix.gates.items() for word in ("--gates", f"{name}={','.join(values)}")]
+    """Returns the words of `lab matrix`; its gates and configurations are in the file that `make_files` returns."""
     settings = ["--engine", matrix.engine, "--model", matrix.model, "--cell-s", str(matrix.cell_s)]
-    full = ["--full"] if matrix.plan.pp != SMALL.pp else []
+    texts = {"--path": matrix.path, "--expect": matrix.expect, "--reference": matrix.reference}
+    texts["--reference-url"] = matrix.reference_url
+    usual = SMALL if matrix.quick and matrix.plan != BenchPlan() else BenchPlan()
+    texts |= {f"--{name}": join_numbers(getattr(matrix.plan, name), getattr(usual, name)) for name in WORKLOAD}
+    switches = {"--full": usual == BenchPlan(), "--keep-going": matrix.keep_going}
+    given = [word for flag, value in texts.items() if value for word in (flag, value)]
+    given += [flag for flag, is_on in switches.items() if is_on]
     flags = ["--", *matrix.flags] if matrix.flags else []
-    return ("lab", "matrix", *gates, *settings, *full, "--out", str(out), *flags)
+    return ("lab", "matrix", "--gates-file", str(out / GATES), *settings, *given, "--out", str(out), *flags)
+
+
+def join_numbers(value: int | Sequence[int], usual: int | Sequence[int]) -> str:
+    """Returns numbers as they are typed; nothing if they are the usual ones."""
+    if value == usual:
+        return ""
+    return str(value) if isinstance(value, int) else ",".join(map(str, value))
+
+
+def make_files(result: LabResult, out: Path) -> dict[Path, str]:
+    """Returns the files that the command reads, by path."""
+    if result.spec is not None or result.matrix is None or result.matrix.matrix is None:
+        return {}
+    matrix = result.matrix.matrix
+    gates = {name: values for name, values in matrix.gates.items() if name != CONFIGURATION}
+    return {out / GATES: to_toml(matrix.environment, gates, matrix.configurations)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +12,8 @@ from firesteel.errors import UserError
 from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.codec import from_json, to_json
 from firesteel.lab.compare.compare import Comparison
+from firesteel.lab.compare.past_run import PastRun
+from firesteel.lab.engine_info import EngineInfo
 from firesteel.lab.level import KERNEL_PATH, Level, find_level
 from firesteel.lab.level_result import LevelResult, parse_level, parse_part
 from firesteel.lab.matrix.result import MatrixResult
@@ -26,29 +28,7 @@ from firesteel.lab.verdict import Verdict, conclude
 
 SCHEMA = 2  # 1 had `passed` and `was_run` instead of `verdict`
 RESULT = "result.json"
-SERVER_FIELDS = ("command", "startup_s", "log", "peak_bytes", "gpu_scope")  # of EngineInfo
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineInfo:
-    name: str = ""
-    kind: str | None = None  # whose rules apply
-    url: str | None = None
-    model: str | None = None
-    max_context: int | None = None
-    device: str | None = None
-    # The rest is known if the lab started the server.
-    command: tuple[str, ...] | None = None
-    startup_s: float | None = None
-    log: str | None = None
-    peak_bytes: int | None = None
-    gpu_scope: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Leaves out what is unknown, except for fields of a server that the lab started."""
-        kept = () if self.command is None else SERVER_FIELDS
-        return {name: value for name, value in asdict(self).items() if value not in (None, "") or name in kept}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +62,7 @@ class LabResult:
     shutdown: ServerExit | None = None
     memory: MemoryTimeline | None = None
     surroundings: StatedSurroundings | None = None
+    history: tuple[PastRun, ...] = ()  # earlier runs in the same folder, oldest first
     bench: BenchResult | None = None
     comparison: Comparison | None = None
     matrix: MatrixResult | None = None
@@ -107,6 +88,7 @@ class LabResult:
                 "kernels": to_json(self.kernels),
                 "shutdown": None if self.shutdown is None else self.shutdown.as_dict(),
                 "memory": {} if self.memory is None else to_json(self.memory),
+                "history": to_json(self.history),
             }
         parts = (self.bench, self.comparison, self.matrix, self.profile, self.review)
         names = ("bench", "comparison", "matrix", "profile", "review")
@@ -130,8 +112,8 @@ class LabResult:
     @property
     def unjudged(self) -> tuple[Level, ...]:
         """The levels that had to be judged and were not."""
-        named = "" if self.spec is None else self.spec.level
-        required = [level for level in self.levels if level.level.is_proof or level.level.number == named]
+        named = () if self.spec is None else self.spec.named_levels
+        required = [level for level in self.levels if level.level.is_proof or level.level in named]
         return tuple(level.level for level in required if level.verdict is Verdict.UNPROVEN)
 
     @property
@@ -186,6 +168,13 @@ class LabResult:
         return next((level.reason for level in self.levels if level.level == KERNEL_PATH), "no reason was kept")
 
     @property
+    def release(self) -> str:
+        """The engine under test with its version and commit, as far as they are known."""
+        if self.engine is None:
+            return ""
+        return self.engine.release or self.engine.kind or self.engine.name
+
+    @property
     def name(self) -> str:
         """The engine, the model and the time, for messages."""
         engine = None if self.spec is None else self.spec.shown_url or self.spec.shown_engine
@@ -215,6 +204,7 @@ def parse_result(content: Mapping[str, Any]) -> LabResult:
         shutdown=parse_part(ServerExit, content, "shutdown"),
         memory=parse_part(MemoryTimeline, content, "memory"),
         surroundings=parse_part(StatedSurroundings, content, "surroundings"),
+        history=from_json(tuple[PastRun, ...], content.get("history") or (), "the history"),
         bench=parse_part(BenchResult, content, "bench"),
         comparison=parse_part(Comparison, content, "comparison"),
         matrix=parse_part(MatrixResult, content, "matrix"),

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
 
 from firesteel.atomic import write_atomically
-from firesteel.config import hide_in_text, hide_secrets
+from firesteel.config import hide_secrets
 from firesteel.device import DeviceSpec, find_device
 from firesteel.lab.bench.bench import BenchBroken
 from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.client.api import Api
 from firesteel.lab.client.wire import RequestFailed
+from firesteel.lab.engine_facts import describe_engine
+from firesteel.lab.engine_info import EngineInfo
+from firesteel.lab.history import find_history
 from firesteel.lab.level import KERNEL_PATH, Level
 from firesteel.lab.level_result import LevelResult, judge_validity
 from firesteel.lab.levels.context import LevelContext
@@ -26,7 +30,7 @@ from firesteel.lab.levels.table import RUN
 from firesteel.lab.path.cross_check import cross_check, find_device_name
 from firesteel.lab.path.ledger import OpCalls
 from firesteel.lab.report.report import write_report
-from firesteel.lab.result import RESULT, EngineInfo, LabResult, MemoryTimeline
+from firesteel.lab.result import RESULT, LabResult, MemoryTimeline
 from firesteel.lab.servers.commands import find_key, find_kind, find_model, make_command
 from firesteel.lab.servers.server_exit import ServerExit
 from firesteel.lab.servers.supervisor import ServerCommand, ServerFailed, SupervisedServer, find_free_port
@@ -36,6 +40,7 @@ from firesteel.lab.spec import LabSpec
 from firesteel.lab.spec_check import check_spec
 from firesteel.lab.surroundings import StatedSurroundings
 from firesteel.lab.verdict import Verdict
+from firesteel.surroundings import GpuState, ask_gpu
 from firesteel.version import find_version
 
 SERVER_GONE = "not run: the server is gone"
@@ -60,6 +65,7 @@ class LabRun:
     folder: Path
     observer: RunObserver
     device: DeviceSpec
+    environment: Mapping[str, str] = field(default_factory=dict)  # of the server, beside what its engine needs
     results: list[LevelResult] = field(default_factory=list)
     engine: EngineInfo = field(default_factory=EngineInfo)
     kernels: tuple[OpCalls, ...] = ()
@@ -104,6 +110,7 @@ class LabRun:
     def open_server(self) -> Iterator[Target]:
         """Yields the server under test, ready."""
         spec = self.spec
+        self.engine = EngineInfo(name=spec.shown_url or spec.shown_engine, device=self.device.name)
         if spec.url:
             # A ledger shows that it is a firesteel server.
             kind = "other" if spec.engine == "firesteel" else find_kind(spec.engine)
@@ -116,7 +123,8 @@ class LabRun:
             server.wait_until_ready()
             yield self._identify(self._make_target(server.command.url, find_kind(spec.engine), server))
         finally:
-            self._record_server(server, server.stop())
+            gpu = ask_gpu(self.device)  # while the server is there, if it did not fail
+            self._record_server(server, server.stop(), gpu)
 
     def result(self, seconds: float) -> LabResult:
         levels = judge_validity(self.results)
@@ -150,7 +158,8 @@ class LabRun:
             flags=spec.flags,
             debug=spec.debug,
         )
-        return replace(command, ready_s=spec.ready_s, grace_s=spec.grace_s)
+        environment = {**self.environment, **command.environment}
+        return replace(command, ready_s=spec.ready_s, grace_s=spec.grace_s, environment=environment)
 
     def _make_target(self, url: str, kind: str, server: SupervisedServer | None = None) -> Target:
         key = find_key(self.spec.flags, engine=self.spec.engine)
@@ -170,14 +179,11 @@ class LabRun:
             target.model = target.api.model
         if target.kind == "other" and target.read_ledger() is not None:
             target.kind = "firesteel"
-        self.engine = EngineInfo(
-            name=self.spec.shown_url or self.spec.shown_engine,
-            kind=target.kind,
-            url=hide_in_text(target.api.url),
-            model=target.api.model,
-            max_context=target.max_context,
-            device=self.device.name,
-        )
+        self.observer.progress("asking for versions")
+        name = self.engine.name
+        if self.spec.url and target.kind != "other":
+            name = f"{target.kind} at {name}"
+        self.engine = describe_engine(target, name=name, device=self.device)
         return target
 
     def _run_level(self, level: Level, target: Target | None) -> None:
@@ -216,9 +222,19 @@ class LabRun:
         for level in self.spec.levels[len(self.results) :]:
             self._add(LevelResult(level=level, verdict=Verdict.UNPROVEN, reason=SERVER_GONE))
 
-    def _record_server(self, server: SupervisedServer, shutdown: ServerExit) -> None:
+    def _record_server(self, server: SupervisedServer, shutdown: ServerExit, gpu: GpuState) -> None:
+        container = server.container
+        if container is not None:  # known also of a server that never became ready
+            self.engine = replace(
+                self.engine,
+                image=container.image,
+                digest=container.digest or None,
+                container=container.container,
+            )
         self.engine = replace(
             self.engine,
+            driver=gpu.driver,
+            clocks_mhz=gpu.clocks_mhz,
             command=tuple(hide_secrets(server.command.words)),
             startup_s=server.startup_s,
             log=str(server.log),
@@ -247,16 +263,19 @@ def measured_before(failure: BaseException | None) -> BenchResult | None:
     return failure.result if isinstance(failure, BenchBroken) and failure.result.rows else None
 
 
-def run_lab(spec: LabSpec, folder: Path, observer: RunObserver) -> LabResult:
+def run_lab(
+    spec: LabSpec, folder: Path, observer: RunObserver, *, environment: Mapping[str, str] = MappingProxyType({})
+) -> LabResult:
     """Runs the levels; result.json and the report are written whatever happens to the server or to this run."""
     check_spec(spec)
     folder.mkdir(parents=True, exist_ok=True)
+    history = find_history(folder)
     start = time.monotonic()
-    run = LabRun(spec=spec, folder=folder, observer=observer, device=find_device())
+    run = LabRun(spec=spec, folder=folder, observer=observer, device=find_device(), environment=environment)
     try:
         run.run_levels()
     finally:
-        result = run.result(time.monotonic() - start)
+        result = replace(run.result(time.monotonic() - start), history=history)
         write_atomically(folder / RESULT, result.as_dict())
         write_report(result, folder)
     return result

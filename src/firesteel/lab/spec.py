@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from firesteel.config import hide_in_text, hide_secrets
 from firesteel.errors import UserError
+from firesteel.lab.bench.formats import parse_formats
+from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.codec import from_json
 from firesteel.lab.level import (
     BENCHMARK,
@@ -18,8 +20,8 @@ from firesteel.lab.level import (
     MODES,
     STRESS,
     Level,
-    find_level,
     list_levels,
+    parse_levels,
     with_prerequisites,
 )
 
@@ -27,6 +29,7 @@ DEFAULT_MODEL = "kindling"
 MAX_CONCURRENCY = 512  # each request takes a thread and a connection of this process
 HELP, IDENTIFIES, FLAGS = "help", "identifies", "flags"
 GIVEN = "given"  # identifies a run only if it was given: earlier versions did not have it
+NOT_GIVEN = (None, "", ())
 
 
 class StressSize(NamedTuple):
@@ -51,11 +54,14 @@ def setting(default: Any, help_text: str, *, identifies: bool | str = False) -> 
 class LabSpec:
     mode: str = setting("all", f"set of levels: {', '.join(MODES)}")
     level: str = setting(
-        "", "a single level, with those it needs: " + ", ".join(f"{level} {level.title}" for level in LEVELS)
+        "",
+        "only these levels, such as 2,4, with those they need: "
+        + ", ".join(f"{level} {level.title}" for level in LEVELS),
     )
     engine: str = setting(
         "firesteel",
-        "firesteel, vllm, vllm+firesteel, sglang, llamacpp, or a command line with {port} and optionally {model}",
+        "firesteel, vllm, vllm+firesteel, sglang, llamacpp, a command line with {port} and optionally {model}, "
+        "'docker run ...', or compose:FILE:SERVICE",
         identifies=True,
     )
     url: str = setting("", "address of a running server; no server is started", identifies=True)
@@ -71,11 +77,16 @@ class LabSpec:
     )
     trace: str = setting("", "profile of the engine: PyTorch's JSON or nsys's SQLite export")
     gates: tuple[str, ...] = setting(
-        (), "gate of the level 6 matrix, such as kv_dtype=auto,fp8; repeatable (default: chosen by device)"
+        (),
+        "gate of the level 6 matrix, such as kv_dtype=auto,fp8 or env:NAME=1,2; repeatable (default: by device)",
     )
+    gates_file: str = setting("", "TOML file of gates and named configurations for level 6")
     baseline: str = setting("", "earlier result for level 5 (default: the first run in --out)")
     slower: float = setting(3.0, "slowdown in percent that fails level 5")
     more_gb: float = setting(1.0, "growth of peak memory in GB that fails level 5")
+    reference: str = setting(
+        "", "reference for level 2 that firesteel lab reference recorded from a trusted server"
+    )
     reference_url: str = setting("", "reference server for level 2 (default: compute locally, small models only)")
     quick: bool = setting(False, "take minutes on a CPU; the report lists what was reduced", identifies=True)
     debug: bool = setting(
@@ -92,15 +103,56 @@ class LabSpec:
     sequential: int | None = setting(
         None, "requests of level 3 sent one after another (default: 100; 20 with --quick)"
     )
+    pp: tuple[int, ...] = setting(
+        (), "tokens per prompt in level 4 (default: 512,2048,8192; 128,512 with --quick)", identifies=GIVEN
+    )
+    tg: tuple[int, ...] = setting(
+        (), "tokens per answer in level 4 (default: 32,128; 32 with --quick)", identifies=GIVEN
+    )
+    depths: tuple[int, ...] = setting(
+        (),
+        "tokens of context before the prompt in level 4 (default: 0,4096,8192,16384,32768; 0,1024 with --quick)",
+        identifies=GIVEN,
+    )
+    streams: tuple[int, ...] = setting(
+        (), "concurrent streams in level 4 (default: 1,2,4,8,16,32; 1,4 with --quick)", identifies=GIVEN
+    )
+    runs: int | None = setting(None, "counted runs of each workload in level 4 (default: 5)", identifies=GIVEN)
+    warmups: int | None = setting(None, "uncounted runs before them (default: 1)", identifies=GIVEN)
+    formats: str = setting(
+        "",
+        "formats that the server holds, such as moe=mxfp4,dense=q8_0,kv=fp8, for shares of the roofline "
+        "(default: what server, flags and log state)",
+    )
+    temperature: float | None = setting(
+        None, "sampling temperature of level 4, 0 to 2 (default: the server's)", identifies=GIVEN
+    )
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise UserError(f"--mode {self.mode}: must be one of {', '.join(MODES)}")
-        if self.level and self.level not in map(str, LEVELS):
-            raise UserError(f"--level {self.level}: must be one of {', '.join(map(str, LEVELS))}")
+        if self.level:
+            parse_levels(self.level)
         if self.url and self.flags:
             raise UserError("flags for an engine cannot be combined with --url: that server already runs")
+        if self.reference and self.reference_url:
+            raise UserError("--reference and --reference-url name two references: leave one out")
         self._check_stress()
+        _ = self.bench_plan, parse_formats(self.formats)  # raise for impossible values
+
+    @property
+    def bench_plan(self) -> BenchPlan:
+        """The workloads of level 4."""
+        usual = BenchPlan.quick() if self.quick else BenchPlan()
+        return usual.with_settings(
+            pp=self.pp,
+            tg=self.tg,
+            depths=self.depths,
+            concurrency=self.streams,
+            runs=self.runs,
+            warmups=self.warmups,
+            temperature=self.temperature,
+        )
 
     @property
     def names_model(self) -> bool:
@@ -119,7 +171,12 @@ class LabSpec:
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        return with_prerequisites(find_level(self.level)) if self.level else list_levels(self.mode)
+        return with_prerequisites(self.named_levels) if self.level else list_levels(self.mode)
+
+    @property
+    def named_levels(self) -> tuple[Level, ...]:
+        """The levels of --level, which a run must judge."""
+        return parse_levels(self.level) if self.level else ()
 
     def engine_flag(self, name: str) -> list[str]:
         """Returns the values that the engine's flags give `--name`, as --name value or --name=value."""
@@ -152,13 +209,13 @@ class LabSpec:
 
     @property
     def reductions(self) -> list[str]:
-        """Lines for the report: what --quick leaves out, and a stress level smaller than usual."""
-        lines = {STRESS: self._reduced_stress()}
+        """Lines for the report: what --quick leaves out, and what is smaller than usual."""
+        plan = self.bench_plan
+        is_less = bool(set(BenchPlan().workloads()) - set(plan.workloads()))
+        lines = {STRESS: self._reduced_stress(), BENCHMARK: f"benchmark: {plan.in_words()}" if is_less else ""}
         if self.quick:
             lines |= {
                 CORRECTNESS: "correctness: 8 texts and 6 continuations instead of all texts and 24",
-                BENCHMARK: "benchmark: prompts of 128 and 512 tokens, answers of 32, depths 0 and 1024, "
-                "concurrency 1 and 4",
                 MATRIX: "matrix: 2 x 2 gates",
             }
         return [lines[level] for level in self.levels if lines.get(level)]
@@ -185,7 +242,10 @@ def parse_spec(content: Mapping[str, Any]) -> tuple[LabSpec, tuple[str, ...]]:
 
 
 def to_words(spec: LabSpec) -> list[str]:
-    """Returns the flags of `lab run` that give these settings; defaults and the engine's own flags are left out."""
+    """Returns the flags of `lab run` that give these settings; defaults and the engine's own flags are left out.
+
+    Numbers are joined by commas; texts, which may contain commas, repeat their flag.
+    """
     words = []
     for declared in dataclasses.fields(spec):
         value = getattr(spec, declared.name)
@@ -195,7 +255,8 @@ def to_words(spec: LabSpec) -> list[str]:
         if value is True:
             words.append(flag)
         else:
-            values = value if isinstance(value, tuple) else (value,)
+            numbers = isinstance(value, tuple) and all(isinstance(item, int) for item in value)
+            values = (",".join(map(str, value)),) if numbers else value if isinstance(value, tuple) else (value,)
             words += [word for item in values for word in (flag, str(item))]
     return words
 
@@ -205,5 +266,7 @@ def identity(spec: LabSpec) -> list[Any]:
     content = spec.as_dict()
     kinds = {declared.name: declared.metadata[IDENTIFIES] for declared in dataclasses.fields(spec)}
     always = [content[name] for name, kind in kinds.items() if kind is True]
-    given = [(name, content[name]) for name, kind in kinds.items() if kind == GIVEN and content[name]]
+    given = [
+        (name, content[name]) for name, kind in kinds.items() if kind == GIVEN and content[name] not in NOT_GIVEN
+    ]
     return always + given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,8 @@ from firesteel.device import DeviceSpec
 from firesteel.lab.codec import from_json, to_json
 from firesteel.surroundings import GpuState, look_around
 
-COMPARED = ("device", "capability", "commit", "packages_hash", "environment")
+COMPARED = ("device", "capability", "commit", "packages_hash")
+NOT_SET = "not set"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,15 @@ def list_differences(before: StatedSurroundings | None, after: StatedSurrounding
     if before is None or after is None:
         return []
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in COMPARED]
+    pairs.append(("driver", before.gpu.driver, after.gpu.driver))
     pairs += [
         (f"version of {name}", version, after.versions.get(name)) for name, version in before.versions.items()
     ]
+    if before.environment is not None:
+        pairs += _pair_variables(before.environment, after.environment or {})
     return [f"{name}: {old} before, {new} now" for name, old, new in pairs if old != new]
+
+
+def _pair_variables(before: Mapping[str, str], after: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    names = sorted(before.keys() | after.keys())
+    return [(f"variable {name}", before.get(name, NOT_SET), after.get(name, NOT_SET)) for name in names]

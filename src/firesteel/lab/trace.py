@@ -48,12 +48,35 @@ class TraceEvent:
 
 def read_timeline(path: Path) -> list[Slice]:
     """Returns everything that ran on the GPU, ordered by start; without a GPU, the outermost CPU ops."""
-    events = read_events(path)
+    return order_timeline(read_events(path), path)
+
+
+def order_timeline(events: Sequence[TraceEvent], path: Path) -> list[Slice]:
+    """Returns what `read_timeline` does, of events that were read already."""
     on_gpu = [event.slice for event in events if event.kind != CPU_OP]
     slices = on_gpu or find_outermost([event.slice for event in events])
     if not slices:
         raise UserError(f"{path} holds no kernel and no op: profile a few decoding steps with CUDA activities on")
     return sorted(slices, key=_by_start)
+
+
+def cut(
+    slices: Sequence[Slice], from_s: float | None, to_s: float | None
+) -> tuple[list[Slice], tuple[float, float]]:
+    """Returns what ran in a window, seconds after the first start, and the window on the slices' own clock."""
+    begin, last = slices[0].start_us, max(piece.end_us for piece in slices)
+    low, high = begin + 1e6 * (from_s or 0.0), last if to_s is None else min(last, begin + 1e6 * to_s)
+    inside = [
+        Slice(piece.name, max(low, piece.start_us), min(high, piece.end_us))
+        for piece in slices
+        if piece.end_us > low and piece.start_us < high
+    ]
+    if not inside:
+        raise UserError(
+            f"nothing ran between {from_s or 0:g} and {'the end' if to_s is None else f'{to_s:g} s'}; "
+            f"the profile is {(last - begin) / 1e6:.3f} s long"
+        )
+    return inside, (low, high)
 
 
 def count_kernels(path: Path) -> Counter[str]:

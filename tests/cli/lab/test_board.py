@@ -1,55 +1,50 @@
-"""The live table."""
+"""The verb `lab board`: table, page, JSON and exit codes."""
 
-import io
+import json
 
-from rich.console import Console
+import pytest
 
-from firesteel.cli.lab.board import PlainBoard, RunBoard, describe_verdict
-from firesteel.lab.level import BENCHMARK, KERNEL_PATH, MATRIX, REGRESSION, SMOKE, STRESS
-from firesteel.lab.level_result import LevelResult
-from firesteel.lab.spec import LabSpec
-from firesteel.lab.verdict import Verdict
+from tests.lab.board_results import write_result
 
 
-def shown(board):
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(board)
-    return console.export_text()
+@pytest.fixture
+def board(run, tmp_path):
+    def call(*flags, width="200"):
+        return run("lab", "board", str(tmp_path), "--out", str(tmp_path / "board.html"), *flags, COLUMNS=width)
+
+    return call
 
 
-def test_rows_show_done_running_and_waiting_levels():
-    board = RunBoard(LabSpec(mode="verify"))
-    board.end(LevelResult(level=SMOKE, verdict=Verdict.PASSED, reason="all is well", seconds=1.25))
-    board.begin(KERNEL_PATH)
-    board.progress("reading the ledger")
-    text = shown(board)
-    assert "all is well" in text and "1.2" in text and "reading the ledger" in text and "2 correctness" in text
-    board.end(LevelResult(level=KERNEL_PATH, verdict=Verdict.FAILED, reason="marlin ran"))
-    assert "FAILED" in shown(board) and "reading the ledger" not in shown(board)
+def test_results_are_shown_and_the_page_is_written(board, tmp_path):
+    write_result(tmp_path, "slow", 40.0)
+    write_result(tmp_path, "fast", 60.0)
+    result = board()
+    assert result.exit_code == 0, result.output
+    assert "gpt-oss-120b on NVIDIA GB10, pp2048 tg32" in result.output and "2 ranked; page: " in result.output
+    assert result.output.index("1. vllm") < result.output.index("2. vllm")
+    assert "Generation by depth" in (tmp_path / "board.html").read_text()
 
 
-def print_lines(quiet_s):
-    console = Console(width=120, file=io.StringIO())
-    board = PlainBoard(LabSpec(), console, quiet_s)
-    board.begin(STRESS)
-    board.progress("1 of 200 requests")
-    board.end(LevelResult(level=STRESS, verdict=Verdict.PASSED, reason="all is well"))
-    return console.file.getvalue()
+def test_json_holds_ranks_figures_and_faults(board, tmp_path):
+    write_result(tmp_path, "fast", 60.0)
+    write_result(tmp_path, "unseen", 60.0, levels=[])
+    content = json.loads(board("--json").stdout)
+    [ranked], unranked = content["sections"][0]["ranked"], content["unranked"]
+    assert ranked["rank"] == 1 and ranked["headline"]["tg_tok_s"]["value"] == 60.0
+    assert ranked["by_depth"]["4096"]["value"] == 54.0 and ranked["slots"]["moe"]["value"] == "cutlass"
+    assert unranked == []  # it measured nothing
+    assert content["without_speed"][0].endswith("unseen/result.json")
 
 
-def test_plain_lines_show_progress_but_not_too_often():
-    assert "level 3 stress ...\n  level 3, 0 s: 1 of 200 requests\nlevel 3 stress: passed" in print_lines(0.0)
-    assert "1 of 200" not in print_lines(60.0)
+def test_exit_code_is_1_if_a_target_is_missed_and_3_if_nothing_is_ranked(board, tmp_path):
+    assert board().exit_code == 3
+    write_result(tmp_path, "slow", 40.0)
+    result = board("--targets", "spark.toml")
+    assert result.exit_code == 1 and "missed" in result.output
 
 
-def test_verdicts_are_distinguished():
-    results = [
-        LevelResult(level=SMOKE, verdict=Verdict.FAILED, reason=""),
-        LevelResult(level=BENCHMARK, verdict=Verdict.PASSED, valid=False, reason=""),
-        LevelResult(level=REGRESSION, verdict=Verdict.UNPROVEN, reason=""),
-        LevelResult(level=MATRIX, verdict=Verdict.NOT_APPLICABLE, reason=""),
-        LevelResult(level=SMOKE, verdict=Verdict.PASSED, reason=""),
-    ]
-    texts = [describe_verdict(result) for result in results]
-    assert [str(text) for text in texts] == ["FAILED", "INVALID", "not judged", "not applicable", "passed"]
-    assert [text.style for text in texts] == ["bold red", "bold red", "bold yellow", "dim", "green"]
+def test_wrong_folder_and_targets_are_named(run, tmp_path):
+    missing = run("lab", "board", str(tmp_path / "nowhere"))
+    assert "nowhere does not exist" in str(missing.exception)
+    wrong = run("lab", "board", str(tmp_path), "--targets", "moon.toml")
+    assert "--targets moon.toml: no such file" in str(wrong.exception)

@@ -10,6 +10,7 @@ def test_report_is_written_beside_the_result(run, tmp_path):
     assert "it answered" in (tmp_path / "report.html").read_text()
     assert run("lab", "report", str(tmp_path / "result.json"), "--out", str(tmp_path / "other")).exit_code == 0
     assert "it answered" in (tmp_path / "other" / "report.md").read_text()
+    assert 'href="../result.json"' in (tmp_path / "other" / "report.html").read_text()
 
 
 def test_missing_result_is_reported(run, tmp_path):

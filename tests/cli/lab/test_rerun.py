@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from firesteel.cli.lab.rerun import in_shell
-from firesteel.lab.rerun import Rerun
+from firesteel.lab.matrix.result import Matrix, summarise
 
 
 @pytest.mark.slow
@@ -20,9 +19,13 @@ def test_record_is_rerun(run, start, tmp_path):
     assert "FIRESTEEL_MODEL" in again.stdout
 
 
-def test_command_is_printed_as_typed_in_a_shell():
-    plan = Rerun(words=("env",), environment={"A": "x y"}, without=("B", "C"), differences=[])
-    assert in_shell(plan) == "env -u B -u C A='x y' firesteel env"
+def test_dry_rerun_of_a_matrix_prints_its_gates_and_writes_nothing(run, tmp_path):
+    path, out = tmp_path / "result.json", tmp_path / "again"
+    content = summarise(Matrix(gates={"env:VLLM_X": ("1,2", "3")}, engine="vllm"), []).as_dict()
+    path.write_text(json.dumps({"matrix": content}))
+    result = run("lab", "rerun", str(path), "--out", str(out), "--dry")
+    assert result.exit_code == 0 and f"--gates-file {out / 'gates.toml'}" in result.stdout
+    assert '"env:VLLM_X" = ["1,2", "3"]' in result.stdout and not out.exists()
 
 
 @pytest.mark.slow

@@ -106,5 +106,6 @@ def start_hanging(folder, *words):
     while not (folder / "server.log").is_file() and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(0.5)
-    [server] = psutil.Process(lab.pid).children()
+    children = psutil.Process(lab.pid).children()  # another one may ask the server's Python for versions
+    [server] = [child for child in children if "fake_server.py" in " ".join(child.cmdline())]
     return lab, server

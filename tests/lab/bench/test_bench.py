@@ -1,14 +1,17 @@
 """The benchmark measures a server of known speed."""
 
+import asyncio
 import json
 import os
 
 import pytest
 
-from firesteel.lab.bench.bench import measure
-from firesteel.lab.bench.plan import BenchPlan
+from firesteel.lab.bench.bench import Meter, measure
+from firesteel.lab.bench.plan import BenchPlan, BenchWorkload
 from firesteel.lab.bench.result import CONTEXT, FOLLOW_UP
 from firesteel.lab.bench.roof import ServedModel, find_roof
+from firesteel.lab.client.exchange import Exchange
+from firesteel.lab.client.load_client import LoadClient
 from firesteel.model.spec import PRESETS
 from tests.lab.mock import mock_server
 
@@ -106,3 +109,39 @@ def test_slow_workload_runs_less_often_and_the_result_says_so():
     assert len(result.rows[0].batches) == 3 and result.left_out == [
         "pp64 tg4: 3 runs instead of 5, because they took over 0 s"
     ]
+
+
+def measure_short_prompt(**settings):
+    """Measures prompts of 150 tokens, which take 33 ms, on a server that is asked for its latency in vain."""
+    plan = BenchPlan(pp=(150,), tg=(2,), depths=(0,), concurrency=(1,), cached_depths=(), runs=3)
+    with mock_server(pp_tok_s=4500.0, tg_tok_s=1000.0, model_s=0.022, **settings) as url:
+        return measure(url, plan=plan)
+
+
+@pytest.mark.slow
+def test_delayed_pings_do_not_make_prompts_look_faster():
+    """A server of 4,500 tok/s read as 10,438: the mean of three pings, 21.9 ms, was subtracted from 34 ms."""
+    result = measure_short_prompt(slow_models=2 + 3)  # the first two are questions for the model
+    assert result.rows[0].series["pp_tok_s"].median < 1.1 * 4500.0  # a busy machine may read less
+    assert result.latency_s < 0.01 and not result.doubts
+
+
+def test_prompt_speed_is_doubtful_if_much_latency_was_subtracted():
+    result = measure_short_prompt(slow_models=100)
+    assert len(result.doubts) == 1 and result.doubts[0].startswith("pp150 tg2: the latency of 2")
+    assert json.loads(json.dumps(result.as_dict()))["rows"][0]["doubts"]
+
+
+def test_temperature_is_sent_only_if_it_is_given(monkeypatch):
+    sent = []
+
+    async def stream(self, prompt, **fields):
+        sent.append(fields)
+        return Exchange(start_s=0.0, end_s=1.0)
+
+    monkeypatch.setattr("firesteel.lab.client.load_client.LoadClient.stream", stream)
+    workload = BenchWorkload(pp=1, tg=1)
+    for temperature in (None, 0.0):
+        meter = Meter(plan=BenchPlan(temperature=temperature), served=None, roof=None, progress=lambda *_: None)
+        asyncio.run(meter._ask(LoadClient("http://127.0.0.1:1", model="x"), [], workload))
+    assert "temperature" not in sent[0] and sent[1]["temperature"] == 0.0

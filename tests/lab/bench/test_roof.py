@@ -49,3 +49,15 @@ def test_formats_are_those_that_the_engine_states():
     assert (plain.kv, plain.spec.mxfp4_layers) == ("bf16", ())
     chosen = ServedModel.of(PRESETS["gpt-oss-120b"], {"mxfp4_layers": "qkv", "kv": "float8_e4m3fn"})
     assert (chosen.kv, chosen.spec.mxfp4_layers) == ("fp8", ("qkv",))
+
+
+def test_formats_of_experts_and_cache_count():
+    """Another engine's weights were counted as MXFP4 and BF16, or not at all."""
+    workload = BenchWorkload(pp=1, tg=1, depth=65536)
+
+    def moved(**formats):
+        served = ServedModel.of(PRESETS["gpt-oss-120b"], {"dense": "bf16", "kv": "bf16", **formats})
+        return decode_share(served, workload, find_roof("NVIDIA H200"), tok_s=1.0).bytes_a_token
+
+    assert moved(dense="mxfp4") < moved(dense="q8_0") < moved() < moved(moe="bf16")
+    assert moved(kv="fp8") < moved(kv="q8_0") < moved(kv="f16") == moved() < moved(kv="fp32")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firesteel.lab.bench.speeds import peak_tok_s, summarise
+from firesteel.lab.bench.speeds import doubt_latency, peak_tok_s, summarise
 from firesteel.lab.client.exchange import Exchange
 
 
@@ -55,3 +55,11 @@ def test_peak_is_the_best_second():
     assert peak_tok_s([slow_then_fast]) == pytest.approx(10.0, abs=1)
     burst = Exchange(start_s=0, end_s=9, token_times_s=(0.0, 1.0, 2.0, 2.1, 2.2, 2.3, 5.0))
     assert peak_tok_s([burst]) == 4.0  # the one a second earlier is just outside the window
+
+
+def test_latency_is_doubtful_above_a_tenth_of_what_it_is_subtracted_from():
+    assert not doubt_latency([[exchange()]] * 3, latency_s=0.1)
+    words = doubt_latency([[exchange()], [exchange(error="broken", first=9.0)]], latency_s=0.12)
+    assert words == "the latency of 120.0 ms is 12 % of the 1000.0 ms it is subtracted from"
+    assert not doubt_latency([[exchange(), exchange()]], latency_s=0.5)  # not subtracted
+    assert not doubt_latency([[exchange(error="broken")]], latency_s=0.5)

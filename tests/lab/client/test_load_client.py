@@ -148,3 +148,15 @@ def test_server_without_models_is_an_error(answering):
         asyncio.run(ask(url))
     with answering(b"hello") as url, pytest.raises(RequestFailed, match="not JSON"):
         asyncio.run(ask(url))
+
+
+def test_latency_is_the_least_of_many(monkeypatch):
+    """The mean of three pings, which a busy server delays, was subtracted from the times of prompts."""
+    delays_s = iter([0.02] * 7 + [0.0] + [0.02] * 12)
+
+    async def get(self, path):
+        await asyncio.sleep(next(delays_s))
+
+    monkeypatch.setattr(LoadClient, "get", get)
+    assert asyncio.run(LoadClient("http://127.0.0.1:1").latency_s()) < 0.015
+    assert not list(delays_s)

@@ -1,5 +1,6 @@
 """A planted slowdown is found, noise is not."""
 
+import math
 import random
 
 import pytest
@@ -13,6 +14,7 @@ from firesteel.lab.compare.compare import (
     SAME,
     SLOWER,
     UNCLEAR,
+    Change,
     compare,
     judge,
     smallest_visible_change,
@@ -126,6 +128,23 @@ def test_results_are_compared_figure_by_figure():
     assert "-5.0 %" in compared.in_words() and compared.as_dict()["regressions"]
     assert not compare(samples(400.0), samples(396.0)).regressions
     assert compare(samples(400.0), samples(396.0), threshold=0.005).regressions
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (-0.02, 0.031, "-2.0 to +3.1 %"),
+        (-0.993, 10.0, "too few runs"),
+        (-math.inf, math.inf, "too few runs"),
+        (-0.9, 1.0, "-90.0 to +100.0 %"),
+    ],
+)
+def test_interval_that_holds_every_change_reads_too_few_runs(low, high, words):
+    """It read "-99.3 to +1000.0 %"."""
+    change = Change(
+        name="pp1 tg1", figure="tg_tok_s", unit="", before=1, after=1, change=0, low=low, high=high, verdict=SAME
+    )
+    assert change.interval == words and words in change.in_words()
 
 
 def test_memory_counts_from_the_threshold():

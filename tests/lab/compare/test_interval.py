@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from firesteel.lab.compare.interval import estimate, share_confidence, student
+from firesteel.lab.compare.interval import estimate, mean_interval, share_confidence, student
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,14 @@ def test_interval_of_a_single_sample_is_infinite():
 
 def test_interval_of_equal_samples_is_a_point():
     assert estimate([100.0, 100.0], [90.0, 90.0]) == (pytest.approx(-0.1),) * 3
+
+
+def test_interval_of_a_mean_is_students():
+    values = [math.exp(value) for value in (1.0, 2.0, 3.0, 4.0)]
+    reach = 3.1824 * 1.29099 / 2
+    assert mean_interval(values) == pytest.approx((math.exp(2.5 - reach), math.exp(2.5 + reach)), rel=0.003)
+
+
+@pytest.mark.parametrize("values", [[], [5.0], [0.0, 5.0]])
+def test_single_sample_has_no_interval(values):
+    assert mean_interval(values) is None

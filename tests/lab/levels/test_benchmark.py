@@ -6,10 +6,8 @@ from dataclasses import replace
 import pytest
 
 from firesteel.lab.bench.bench import BenchBroken
-from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.client.api import Api
-from firesteel.lab.levels.benchmark import choose_plan, find_formats, find_served, run_benchmark
-from firesteel.lab.path.ledger import ServerLedger
+from firesteel.lab.levels.benchmark import run_benchmark
 from firesteel.lab.servers.supervisor import ServerFailed, SupervisedServer
 from firesteel.lab.servers.target import Target
 from firesteel.lab.spec import LabSpec
@@ -17,19 +15,15 @@ from firesteel.measure.record import Record
 from tests.lab.contexts import make_context
 from tests.lab.mock import mock_server
 
-
-@pytest.fixture
-def small(monkeypatch):
-    plan = BenchPlan(pp=(64,), tg=(8,), depths=(0,), concurrency=(1,), cached_depths=(), runs=2, warmups=0)
-    monkeypatch.setattr("firesteel.lab.levels.benchmark.choose_plan", lambda spec: plan)
+SMALL = LabSpec(pp=(64,), tg=(8,), depths=(0,), streams=(1,), runs=2, warmups=0)
 
 
 @pytest.mark.slow
-def test_speeds_of_a_known_server_are_measured_and_recorded(small, tmp_path):
+def test_speeds_of_a_known_server_are_measured_and_recorded(tmp_path):
     with mock_server() as url:
         target = Target(api=Api.of(url), kind="other", folder=tmp_path, model="kindling")
         target.identify()
-        result = run_benchmark(make_context(target))
+        result = run_benchmark(make_context(target, SMALL))
     assert result.passed and "tg" in result.reason
     [row] = result.bench.rows
     assert len(row.series["tg_tok_s"].values) == 2 and json.dumps(result.as_dict())
@@ -38,27 +32,26 @@ def test_speeds_of_a_known_server_are_measured_and_recorded(small, tmp_path):
 
 
 @pytest.mark.parametrize("way", ["speaks-sglang", "speaks-llamacpp"])
-def test_server_without_token_ids_is_measured_by_its_usage(small, fake, tmp_path, way):
+def test_server_without_token_ids_is_measured_by_its_usage(fake, tmp_path, way):
     with SupervisedServer(fake(way), tmp_path) as server:
         target = Target(api=Api.of(server.command.url), kind="other", folder=tmp_path, model="x", server=server)
-        result = run_benchmark(make_context(target))
+        result = run_benchmark(make_context(target, SMALL))
     assert result.passed, result.reason
     [[first], _] = result.bench.rows[0].batches
     assert (first.counted_by, first.output_tokens) == ("usage", 8)
 
 
 @pytest.fixture
-def lose(fake, tmp_path, monkeypatch):
+def lose(fake, tmp_path):
     """lose("hangs-at-8"): the error of level 4 if the server is lost at that request; calibration takes four."""
-    plan = BenchPlan(pp=(8, 16, 32), tg=(4,), depths=(0,), concurrency=(1,), cached_depths=(), runs=2, warmups=0)
-    monkeypatch.setattr("firesteel.lab.levels.benchmark.choose_plan", lambda spec: plan)
+    spec = LabSpec(pp=(8, 16, 32), tg=(4,), depths=(0,), streams=(1,), runs=2, warmups=0)
 
     def run(way, is_ours=True):
         with SupervisedServer(fake(way), tmp_path) as server:
             api = replace(Api.of(server.command.url), timeout_s=0.5)
             target = Target(api=api, kind="other", folder=tmp_path, model="x", server=server if is_ours else None)
             with pytest.raises(ServerFailed if is_ours else BenchBroken) as caught:
-                run_benchmark(make_context(target))
+                run_benchmark(make_context(target, spec))
             assert (server.exit is not None) == is_ours
         return caught.value
 
@@ -90,55 +83,3 @@ def test_hanging_server_that_the_lab_did_not_start_is_left_alone(lose):
 
 def test_server_that_hangs_before_the_first_workload_gets_no_more_requests(lose):
     assert "hangs at benchmark: no answer" in str(lose("hangs-at-4"))
-
-
-PLAIN = {"mxfp4_layers": "", "activation": "bf16", "kv": "bfloat16"}
-
-
-def test_bytes_follow_the_formats_that_the_engine_holds_not_its_flags():
-    """FIRESTEEL_MXFP4_LAYERS, which is not a flag, was once counted as BF16."""
-    plain = find_served("kindling", PLAIN)
-    assert plain.spec.mxfp4_layers == () and plain.kv == "bf16"
-    served = find_served("kindling", {"mxfp4_layers": "qkv,o,lm_head", "kv": "float8_e4m3fn"})
-    assert served.spec.mxfp4_layers == ("qkv", "o", "lm_head") and served.kv == "fp8"
-
-
-@pytest.mark.parametrize(
-    ("kind", "flags", "kv"),
-    [
-        ("vllm", (), "bf16"),
-        ("sglang", ("--kv-cache-dtype", "fp8_e5m2"), "fp8"),
-        ("vllm", ("--quantization=awq",), None),
-        ("vllm+firesteel", (), "bf16"),
-        ("llamacpp", (), None),
-        ("other", (), None),
-    ],
-)
-def test_bytes_of_other_engines_are_known_only_from_their_flags(tmp_path, kind, flags, kv):
-    api = Api.of("http://127.0.0.1:1")
-    ours = Target(api=api, kind=kind, folder=tmp_path, model="gpt-oss-20b", server=object())
-    served = find_served("gpt-oss-20b", find_formats(None, ours, LabSpec(flags=flags)))
-    assert (served and served.kv) == kv and (served is None or served.spec.mxfp4_layers == ())
-    assert find_formats(ServerLedger(), replace(ours, server=None), LabSpec(flags=flags)) == {}
-
-
-@pytest.mark.parametrize("setting", [("MXFP4_LAYERS", "all"), ("KV_DTYPE", "fp8")], ids=str)
-def test_our_settings_make_the_bytes_of_the_plugin_unknown_and_not_those_of_vllm(tmp_path, setting, monkeypatch):
-    monkeypatch.setenv(f"FIRESTEEL_{setting[0]}", setting[1])
-    for kind, is_known in (("vllm+firesteel", False), ("vllm", True)):
-        target = Target(api=Api.of("http://127.0.0.1:1"), kind=kind, folder=tmp_path, model="x", server=object())
-        assert bool(find_formats(None, target, LabSpec())) == is_known
-
-
-@pytest.mark.parametrize("formats", [{}, {"kv": "bfloat16"}])
-def test_unstated_formats_mean_no_bytes(formats):
-    assert find_served("kindling", formats) is None
-
-
-def test_sizes_of_public_models_are_known_by_name():
-    assert find_served("openai/gpt-oss-120b", PLAIN).spec.num_experts == 128
-    assert find_served("some/other", PLAIN) is None
-
-
-def test_quick_plan_is_smaller():
-    assert len(choose_plan(LabSpec(quick=True)).workloads()) < len(choose_plan(LabSpec()).workloads())

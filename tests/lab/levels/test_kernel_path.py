@@ -33,7 +33,7 @@ def judge(fake, tmp_path, monkeypatch):
         machine = dataclasses.replace(find_device("cpu"), capability=capability)
         monkeypatch.setattr("firesteel.lab.levels.kernel_path.find_device", lambda: machine)
         if imports is not None:
-            monkeypatch.setattr("firesteel.lab.levels.kernel_path.find_imports", lambda process, names: imports)
+            monkeypatch.setattr("firesteel.lab.servers.target.find_imports", lambda place, names: imports)
         with SupervisedServer(fake(), tmp_path) as server:
             target = Target(api=Api.of(server.command.url), kind=kind, folder=tmp_path, model="x", server=server)
             target.identify()
@@ -67,6 +67,12 @@ def with_code(*verdicts, device="NVIDIA H200"):
         if verdict != "interpreted"
     ]
     return content
+
+
+def test_python_that_does_not_answer_leaves_imports_unjudged(judge):
+    """It read as "no Python packages", and passed."""
+    row = find_check(judge("vllm", imports=ServerImports(interpreter="/v/python")), "imports")
+    assert row.verdict is Verdict.UNPROVEN and row.words == "/v/python did not say what it imports"
 
 
 def test_machine_code_that_was_read_passes(judge):

@@ -1,59 +1,82 @@
-"""A cell uses the settings of its matrix."""
+"""A cell is a lab run with the flags, the variables and the expectations of its gates and its configuration."""
 
-import sys
-from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
+import pytest
 
-from firesteel.lab.matrix import cell as matrix_cell
-from firesteel.lab.matrix.matrix import CellSpec
-from firesteel.lab.matrix.result import CRASHED, SMALL, Matrix
+from firesteel.errors import UserError
+from firesteel.lab.bench.plan import BenchPlan
+from firesteel.lab.level import BENCHMARK, CORRECTNESS, KERNEL_PATH
+from firesteel.lab.matrix.cell import check_environment, find_environment, make_cell
+from firesteel.lab.matrix.result import SMALL, Configuration, Matrix
 
-FAKE = Path(__file__).parents[1] / "fake_server.py"
-
-
-def cell_spec(**fields):
-    return CellSpec(matrix=Matrix(gates={}, **fields), chosen={})
+BEST = Configuration(
+    name="best", flags=("--fast",), environment={"VLLM_X": "1", "VLLM_Y": "2"}, expect="moe=cutlass", path="marlin"
+)
+PLAIN = Configuration(name="plain")
 
 
-def test_debugging_and_limits_reach_the_server(monkeypatch, tmp_path):
-    seen = []
-
-    class Server:
-        startup_s, processes, monitor = 1.0, SimpleNamespace(leader=1), SimpleNamespace(complaint=None)
-
-        def check(self):
-            pass
-
-        def __init__(self, command, folder):
-            seen.append(command)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            pass
-
-    def measure(url, **given):
-        seen.append(given)
-        raise matrix_cell.UserError("enough")
-
-    monkeypatch.setattr(matrix_cell, "SupervisedServer", Server)
-    monkeypatch.setattr(matrix_cell, "measure", measure)
-    matrix_cell.run_cell(cell_spec(debug=True, ready_s=5.0, answer_s=3.0, grace_s=2.0), tmp_path)
-    command, given = seen
-    assert "--enforce-eager" in command.words and command.environment["CUDA_LAUNCH_BLOCKING"] == "1"
-    assert (command.ready_s, command.grace_s, given["timeout_s"]) == (5.0, 2.0, 3.0)
+def make_matrix(**fields):
+    return Matrix(**{"gates": {}, "engine": "vllm", "configurations": (BEST, PLAIN), **fields})
 
 
-def test_server_that_is_never_ready_is_waited_for_as_long_as_set(tmp_path):
-    engine = f"{sys.executable} {FAKE} {{port}} never-ready"
-    outcome = matrix_cell.run_cell(cell_spec(engine=engine, plan=replace(SMALL, runs=1), ready_s=0.2), tmp_path)
-    assert outcome.status == CRASHED and "never became ready" in outcome.reason
+def test_flags_of_matrix_configuration_and_gates_follow_each_other():
+    chosen = {"configuration": "best", "max-num-seqs": "2", "env:VLLM_Z": "3"}
+    spec = make_cell(make_matrix(flags=("--port", "1")), chosen).spec
+    assert spec.flags == ("--port", "1", "--fast", "--max-num-seqs", "2")
+    assert spec.levels == (KERNEL_PATH, CORRECTNESS, BENCHMARK) and spec.named_levels == (CORRECTNESS, BENCHMARK)
 
 
-def test_server_that_dies_has_a_diagnosis_and_a_bundle(tmp_path):
-    engine = f"{sys.executable} {FAKE} {{port}} dies-at-2"
-    outcome = matrix_cell.run_cell(cell_spec(engine=engine, plan=replace(SMALL, runs=2), grace_s=2.0), tmp_path)
-    assert outcome.status == CRASHED and "SIGKILL" in outcome.reason
-    assert len(list((tmp_path / "crashes").glob("*/report.json"))) == 1
+def test_variables_of_gates_beat_those_of_the_configuration_and_of_the_matrix():
+    matrix = make_matrix(environment={"VLLM_X": "0", "VLLM_W": "0", "VLLM_V": "0"})
+    chosen = {"configuration": "best", "env:VLLM_Z": "3", "env:VLLM_V": "without"}
+    assert find_environment(matrix, chosen) == {"VLLM_X": "1", "VLLM_Y": "2", "VLLM_W": "0", "VLLM_Z": "3"}
+
+
+def test_expectations_of_a_configuration_replace_those_of_the_matrix():
+    matrix = make_matrix(expect="moe=triton", path="triton")
+    best, plain = (make_cell(matrix, {"configuration": name}).spec for name in ("best", "plain"))
+    assert (best.expect, best.path) == ("moe=cutlass", "marlin")
+    assert (plain.expect, plain.path) == ("moe=triton", "triton")
+
+
+def test_settings_of_the_matrix_reach_the_run():
+    fields = {
+        "debug": True,
+        "ready_s": 5.0,
+        "answer_s": 3.0,
+        "grace_s": 2.0,
+        "keep_going": True,
+        "reference": "r.json",
+        "quick": False,
+    }
+    spec = make_cell(make_matrix(**fields), {}).spec
+    assert {name: getattr(spec, name) for name in fields} == fields
+
+
+def test_workloads_are_those_of_the_matrix():
+    small = make_cell(make_matrix(), {}).spec.bench_plan
+    assert small.workloads() == SMALL.workloads() and small.runs == SMALL.runs
+    whole = make_cell(make_matrix(plan=BenchPlan(), quick=False), {}).spec
+    assert whole.bench_plan == BenchPlan()
+
+
+@pytest.mark.parametrize(
+    ("fields", "chosen", "error"),
+    [
+        ({}, {"configuration": "best", "env:VLLM_X": "2"}, "VLLM_X is set by a gate and by the configuration best"),
+        ({}, {"configuration": "best", "env:VLLM_X": "without"}, "VLLM_X is set by a gate"),
+        ({}, {"env:FIRESTEEL_VLLM": "on"}, "FIRESTEEL_VLLM cannot be varied: --engine vllm sets it"),
+        ({"debug": True}, {"env:VLLM_LOGGING_LEVEL": "INFO"}, "--engine vllm with --debug sets it"),
+        ({"environment": {"FIRESTEEL_VLLM": "on"}}, {}, "cannot be varied"),
+        ({"engine": "env VLLM_X=1 vllm serve --port {port}"}, {"env:VLLM_X": "2"}, "VLLM_X cannot be varied"),
+        ({"engine": "docker run -e VLLM_X=1 vllm"}, {"env:VLLM_X": "2"}, "VLLM_X cannot be varied"),
+        ({"engine": "docker run --env=VLLM_X=1 vllm"}, {"env:VLLM_X": "without"}, "VLLM_X cannot be varied"),
+        ({"engine": "firesteel"}, {"kv_dtype": "fp8", "env:FIRESTEEL_KV_DTYPE": "auto"}, "--kv-dtype beats it"),
+    ],
+)
+def test_variables_without_an_effect_are_refused(fields, chosen, error):
+    with pytest.raises(UserError, match=error):
+        check_environment(make_matrix(**fields), chosen)
+
+
+def test_variables_of_other_names_are_not_refused():
+    check_environment(make_matrix(), {"configuration": "best", "env:VLLM_LOGGING_LEVEL": "DEBUG"})

@@ -13,9 +13,9 @@ import pytest
 
 from firesteel.errors import UserError
 from firesteel.lab.matrix import matrix as module
-from firesteel.lab.matrix.gates import make_flags, parse_gates
 from firesteel.lab.matrix.matrix import CLAIM, run_matrix
-from firesteel.lab.matrix.result import CRASHED, DONE, TOO_LONG, Matrix, Origin
+from firesteel.lab.matrix.result import CRASHED, DONE, TOO_LONG, Configuration, Matrix, Origin
+from firesteel.lab.verdict import Verdict
 
 # A cell that records that it ran, and crashes for one choice of gates.
 FAKE = textwrap.dedent("""
@@ -29,7 +29,9 @@ FAKE = textwrap.dedent("""
         print("about to fail", flush=True)
         os.kill(os.getpid(), 11)
     time.sleep(float(os.environ.get("FAKE_CELL_S", "0")))
-    done = {"status": "done", "figures": {"tg_tok_s": 10.0 * len(chosen["kv_dtype"])}, "reason": "", "bench": {}}
+    (path.parent / "environment.json").write_text(json.dumps(dict(os.environ)))
+    speed = 10.0 * len(chosen.get("kv_dtype", ""))
+    done = {"status": "done", "verdict": "passed", "unranked": "", "figures": {"tg_tok_s": speed}, "bench": {}}
     path.with_name("outcome.json").write_text(json.dumps(done))
 """)
 GATES = {"kv_dtype": ("auto", "fp8"), "sinks": ("on", "off")}
@@ -52,7 +54,8 @@ def test_crash_is_recorded_and_the_other_cells_complete(tmp_path, fake):
     result = run_matrix(Matrix(gates=GATES), tmp_path / "cells", on_progress=progress.append, command=fake)
     assert [cell.status for cell in result.cells] == [DONE, DONE, DONE, CRASHED]
     assert "SIGSEGV" in result.cells[-1].reason and "about to fail" in result.cells[-1].reason
-    assert result.words == "3 of 4 cells done" and not result.all_done
+    assert result.words == "3 of 4 cells done, 1 without a rank" and not result.all_done
+    assert [cell.rank for cell in result.cells] == [1, 1, 3, None] and result.verdict is Verdict.FAILED
     assert result.figures == {"tg_tok_s": "tok/s"} and len(progress) == 4
 
 
@@ -64,6 +67,34 @@ def test_finished_cells_are_not_repeated(tmp_path, fake):
     (folder / "mended").touch()
     assert run_matrix(matrix, folder, command=fake, again=True).all_done
     assert len(ran(folder)) == 5  # the one that had crashed
+
+
+def test_cell_of_an_earlier_version_is_kept_without_a_rank_and_measured_again_on_request(tmp_path, fake):
+    matrix, folder = Matrix(gates={"kv_dtype": ("auto",)}), tmp_path / "cells"
+    folder.mkdir()
+    earlier = {"gates": {"kv_dtype": "auto"}, "status": "done", "figures": {"tg_tok_s": 7.0}, "reason": ""}
+    (folder / "kv_dtype=auto.json").write_text(json.dumps(earlier))
+    [kept] = run_matrix(matrix, folder, command=fake).cells
+    assert "earlier version" in kept.unranked and kept.rank is None and not ran(folder)
+    [measured] = run_matrix(matrix, folder, command=fake, again=True).cells
+    assert measured.rank == 1 and len(ran(folder)) == 1
+
+
+def test_process_of_a_cell_has_its_variables_and_lacks_those_to_leave_out(tmp_path, fake, monkeypatch):
+    monkeypatch.setenv("VLLM_KEPT", "as it was")
+    monkeypatch.setenv("VLLM_B", "inherited")
+    best = Configuration(name="best", environment={"VLLM_A": "{1,2}", "HF_TOKEN": "hf_secret"})
+    gates = {"configuration": ("best",), "env:VLLM_B": ("without", "new")}
+    matrix = Matrix(gates=gates, configurations=(best,), engine="vllm", environment={"VLLM_C": "3"})
+    [without, new] = run_matrix(matrix, tmp_path / "cells", command=fake).cells
+    seen = [json.loads((tmp_path / cell.folder / "environment.json").read_text()) for cell in (without, new)]
+    assert "VLLM_B" not in seen[0] and seen[1]["VLLM_B"] == "new"
+    for environment in seen:
+        given = {name: environment[name] for name in ("VLLM_A", "VLLM_C", "VLLM_KEPT", "HF_TOKEN")}
+        assert given == {"VLLM_A": "{1,2}", "VLLM_C": "3", "VLLM_KEPT": "as it was", "HF_TOKEN": "hf_secret"}
+    assert new.environment == {"VLLM_A": "{1,2}", "VLLM_C": "3", "HF_TOKEN": "(hidden)", "VLLM_B": "new"}
+    written = [path.read_text() for path in (tmp_path / "cells").rglob("*.json") if path.name != "environment.json"]
+    assert len(written) == 7 and not any("hf_secret" in text for text in written)
 
 
 def test_cells_of_another_commit_or_device_are_named(tmp_path, fake, monkeypatch):
@@ -131,54 +162,10 @@ def test_folder_of_an_earlier_version_continues(tmp_path, fake):
         run_matrix(replace(matrix, grace_s=1.0), tmp_path, command=fake)
 
 
-def test_gates_are_settings_with_values():
-    assert parse_gates(["kv-dtype=auto,fp8", "sinks"]) == {"kv_dtype": ("auto", "fp8"), "sinks": ("on", "off")}
-    assert make_flags({"kv_dtype": "fp8", "sinks": "off", "prefix_caching": "on"}) == [
-        "--kv-dtype",
-        "fp8",
-        "--no-sinks",
-        "--prefix-caching",
-    ]
-
-
-def test_gates_of_another_engine_are_its_flags():
-    gates = parse_gates(["enforce-eager", "max-num-seqs=1,8"], engine="vllm")
-    assert make_flags({"enforce_eager": "on", "max_num_seqs": "8"}, engine="vllm") == [
-        "--enforce-eager",
-        "--max-num-seqs",
-        "8",
-    ]
-    assert make_flags({"enforce_eager": "off"}, engine="vllm") == [] and len(gates) == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (["nothing=1,2"], "no gate"),
-        (["sinks=yes,no"], "takes the values on and off"),
-        (["kv_dtype=fp8,fp8"], "differ"),
-        ([], "at least"),
-    ],
-)
-def test_invalid_gates_are_refused(words, error):
-    with pytest.raises(UserError, match=error):
-        parse_gates(words)
-
-
 def test_outcomes_are_json(tmp_path, fake):
     run_matrix(Matrix(gates=GATES), tmp_path, command=fake)
     content = json.loads((tmp_path / "kv_dtype=auto,sinks=on.json").read_text())
     assert content["gates"] == {"kv_dtype": "auto", "sinks": "on"} and content["figures"]["tg_tok_s"] == 40.0
-
-
-def test_secrets_of_a_matrix_are_hidden():
-    matrix = Matrix(gates={}, engine="serve --port {port} --api-key sk-1", flags=("--hf-token", "sk-2", "--x"))
-    kept = matrix.as_dict()
-    assert kept["engine"] == "serve --port {port} --api-key (hidden)" and kept["flags"] == [
-        "--hf-token",
-        "(hidden)",
-        "--x",
-    ]
 
 
 def test_cells_with_unusual_characters_have_different_files():

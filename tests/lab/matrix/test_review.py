@@ -7,6 +7,7 @@ import textwrap
 import pytest
 
 from firesteel.errors import UserError
+from firesteel.lab import level_two
 from firesteel.lab.level_two import judge_level_two
 from firesteel.lab.matrix.result import Matrix
 from firesteel.lab.matrix.review import (
@@ -40,7 +41,7 @@ FAKE = textwrap.dedent("""
 def review(tmp_path):
     """review(off, on): the review of these tokens per second, one per round."""
 
-    def run(off, on, check=lambda flags, folder: AnswerVerdict(True, "right"), **given):
+    def run(off, on, check=lambda matrix, chosen, folder: AnswerVerdict(True, "right"), **given):
         (tmp_path / "fake.py").write_text(FAKE)
         sides = {"off": off, "on": on}
         benches = {
@@ -74,17 +75,19 @@ def test_loss_is_rejected(review):
 def test_wrong_answers_are_rejected_despite_a_gain(review):
     seen = []
 
-    def check(flags, folder):
-        seen.append(list(flags))
+    def check(matrix, chosen, folder):
+        seen.append(chosen)
         return AnswerVerdict(False, "perplexity 81 instead of 4")
 
     sheet, _ = review(SLOW, FAST, check=check)
     assert sheet.verdict == REJECTED and "perplexity 81" in sheet.why
-    assert seen == [["--prefix-caching"]]
+    assert seen == [{"prefix_caching": "on"}]
 
 
 def test_gain_without_compared_answers_stays_open(review):
-    sheet, _ = review(SLOW, FAST, check=lambda flags, folder: AnswerVerdict(None, "not compared: no reference"))
+    sheet, _ = review(
+        SLOW, FAST, check=lambda matrix, chosen, folder: AnswerVerdict(None, "not compared: no reference")
+    )
     assert sheet.verdict == OPEN and "better, but the answers were not compared: no reference" in sheet.why
     assert sheet.criteria[0].met is None
 
@@ -121,7 +124,7 @@ def test_criterion_hidden_by_the_spread_is_unclear(review):
     sheet, _ = review(SLOW, (60.0, 150.0, 140.0))
     unclear = [row for row in sheet.criteria if "unclear" in row.found]
     assert unclear and all(row.met is None for row in unclear)
-    assert "| ⚠️ unclear |" in to_markdown(build_document(LabResult(review=sheet)))
+    assert "** unclear: " in to_markdown(build_document(LabResult(review=sheet)))
 
 
 def test_difference_hidden_by_the_spread_stays_open(review):
@@ -133,7 +136,7 @@ def test_second_review_measures_again(review, tmp_path):
     """It found the rounds of the first and reported them as its own."""
     stale = tmp_path / "out" / "correctness" / "result.json"
 
-    def check(flags, folder):
+    def check(matrix, chosen, folder):
         assert not stale.exists()
         return AnswerVerdict(True, "right")
 
@@ -147,9 +150,40 @@ def test_second_review_measures_again(review, tmp_path):
 def test_report_has_hypothesis_criteria_result_and_verdict(review):
     sheet, _ = review(SLOW, FAST, hypothesis="caching helps")
     text = to_markdown(build_document(LabResult(review=sheet)))
-    for words in ("Hypothesis: caching helps", "| criterion | wanted | result | met |", "Verdict: accepted"):
+    for words in ("Hypothesis: caching helps", "wanted: level 2 passes", "Verdict: accepted"):
         assert words in text
     assert text.splitlines()[2] == "**✅ prefix_caching: accepted**"
+
+
+@pytest.mark.parametrize(
+    ("word", "engine", "sides"),
+    [
+        ("prefix_caching", "firesteel", ("off", "on")),
+        ("enforce-eager", "vllm", ("without", "with")),
+        ("env:VLLM_X=a,b", "vllm", ("a", "b")),
+        ("env:FIRESTEEL_KV_DTYPE=fp8", "firesteel", ("without", "fp8")),
+        ('attention-config={"backend": "A", "b": 1}', "vllm", ("without", '{"backend": "A", "b": 1}')),
+    ],
+)
+def test_sides_of_a_review_are_off_and_on(word, engine, sides):
+    """A variable became a flag, and JSON was split at its comma."""
+    [(_, values)] = parse_gate(word, engine=engine).items()
+    assert values == sides
+
+
+def test_variable_alone_is_no_gate_of_a_review():
+    with pytest.raises(UserError, match="needs values"):
+        parse_gate("env:VLLM_X", engine="vllm")
+
+
+def test_answers_are_checked_with_the_variable_of_the_gate(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(level_two, "run_process", lambda *given, **_: seen.append(given))
+    matrix = Matrix(gates=parse_gate("env:VLLM_X=a"), engine="vllm", flags=("--fast",), level="4")
+    verdict = level_two.check_by_level_two(matrix, {"env:VLLM_X": "a"}, tmp_path)
+    [(cell, environment, *_)] = seen
+    assert environment == {"VLLM_X": "a"} and cell.spec.level == "2" and cell.spec.flags == ("--fast",)
+    assert verdict.is_right is None and "left no result" in verdict.words
 
 
 @pytest.mark.parametrize("word", ["kv_dtype=auto,fp8,bf16", "kv_dtype=fp8"])

@@ -60,7 +60,7 @@ def ask(monkeypatch):
 
     def look(pids, *driver, is_host=True):
         monkeypatch.setattr(gpu, "_library", lambda: FakeNvml(*driver))
-        monkeypatch.setattr(gpu, "_is_initial_namespace", lambda: is_host)
+        monkeypatch.setattr(gpu, "is_initial_namespace", lambda: is_host)
         return gpu.used_by(pids)
 
     return look

@@ -1,10 +1,10 @@
-"""Steps of the built-in engine on a CPU: every op is seen, and the times add up to the step."""
+"""Steps and prompts of the built-in engine on a CPU: every op is seen, and the times add up."""
 
 import pytest
 
 from firesteel.config import resolve
 from firesteel.engine.load import load_engine
-from firesteel.lab.profile.engine import profile_steps
+from firesteel.lab.profile.engine import profile_prompts, profile_steps
 from firesteel.lab.profile.profile import compute_profile
 
 
@@ -45,3 +45,22 @@ def test_host_stages_are_named(profiled):
         "process border",
     ]
     assert all(row.ms >= 0 for row in steps.host) and steps.measured_ms > 0
+
+
+@pytest.fixture(scope="module")
+def loaded(checkpoint):
+    settings = {"device": "cpu", "prefix_caching": False, "max_num_batched_tokens": 16, "max_num_seqs": 4}
+    return load_engine(checkpoint, resolve(settings).config)
+
+
+@pytest.mark.parametrize(("batch", "length", "engine_steps"), [(1, 12, 1), (2, 8, 1), (1, 40, 3)])
+def test_prompts_are_profiled_until_their_first_token(loaded, batch, length, engine_steps):
+    steps = profile_prompts(loaded, batch=batch, length=length, rounds=2)
+    names = [piece.name for piece in steps.slices]
+    assert steps.engine_steps == engine_steps and not loaded.engine.has_work
+    unfinished = engine_steps - 1  # pieces of a prompt need no attention in the last layer
+    assert names.count("attention") == 2 * (engine_steps * loaded.spec.num_layers - unfinished)
+    begin, end = steps.window_us
+    profile = compute_profile(steps.slices, source="test", steps=2, window_us=steps.window_us)
+    assert profile.sum_ms == pytest.approx((end - begin) / 2e3, rel=1e-6)
+    assert steps.measured_ms > 0 and {"scheduler", "model"} <= {row.stage for row in steps.host}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from firesteel.kernels.op.profile import ATTENTION, DENSE, EXPERTS, SAMPLING
+from firesteel.kernels.op.profile import ATTENTION, DENSE, EXPERTS, MOE_OVERHEAD, SAMPLING
 from firesteel.lab.profile.names import GAPS
 from firesteel.lab.profile.profile import CategoryTime, compute_profile, own_time, parse_profile
 from firesteel.lab.trace import Slice
@@ -86,7 +86,7 @@ def test_kernels_of_larger_batches_have_categories_and_bandwidths():
     cost = step_cost(PRESETS["gpt-oss-20b"], StepShape(requests=16, context=128))
     profile = compute_profile(slices, source="test", steps=1, cost=cost)
     rates = {row.category: row.gb_s for row in profile.categories}
-    assert {name for name, rate in rates.items() if rate is not None} == {EXPERTS, DENSE, ATTENTION}
+    assert {name for name, rate in rates.items() if rate is not None} == {EXPERTS, MOE_OVERHEAD, DENSE, ATTENTION}
     rates = {row.name: row.gb_s for row in profile.kernels}
     reading = {"tile_kernel", "rope_kv_write_kernel", "attend", "vector_kernel", "moe_stream"}
     assert {name for name, rate in rates.items() if rate is not None} == reading
@@ -99,6 +99,13 @@ def test_difference_from_the_unprofiled_step_is_stated(three_steps):
 def test_steps_are_guessed_without_a_sampling_kernel():
     slices = [Slice(name, number, number + 0.5) for number, name in enumerate(["linear", "linear", "rms_norm"] * 4)]
     assert compute_profile(slices, source="test").steps == 4
+
+
+def test_window_that_cuts_through_a_step_is_counted_by_its_rarest_sampling_kernel():
+    """The greatest common divisor of the calls would be 1: it holds two whole steps and a part of a third."""
+    names = ["linear", "top_p_sampling", "argmax"] * 3
+    slices = [Slice(name, number, number + 0.5) for number, name in enumerate(names)][2:]
+    assert compute_profile(slices, source="test", window_us=(2.0, 9.0)).steps == 2
 
 
 def test_profile_is_the_same_after_json(three_steps):

@@ -83,15 +83,19 @@ def test_only_relevant_new_kernel_messages_are_kept(monkeypatch):
     monkeypatch.setattr(bundle, "read_kernel_log", lambda: (list(lines), ""))
     kernel_log = KernelLog()
     assert kernel_log.new_messages() == []
-    lines += ["[3.0] eth0 up", "[4.0] NVRM: Xid (PCI:01): 31", "[5.0] Out of memory: Killed process 4 (python)"]
+    lines += [
+        "[3.0] eth0 up",
+        "[4.0] NVRM: Xid (PCI:01): 31",
+        "[5.0] Out of memory: Killed process 9999999 (serve)",
+    ]
     assert kernel_log.new_messages() == kernel_log.messages_or_reason() == lines[-2:]
 
 
 def test_wrapped_kernel_buffer_gives_its_remaining_messages(monkeypatch):
     monkeypatch.setattr(bundle, "read_kernel_log", lambda: (["[1.0] gone soon"], ""))
     kernel_log = KernelLog()
-    monkeypatch.setattr(bundle, "read_kernel_log", lambda: (["[9.0] python[4]: segfault at 0"], ""))
-    assert kernel_log.new_messages() == ["[9.0] python[4]: segfault at 0"]
+    monkeypatch.setattr(bundle, "read_kernel_log", lambda: (["[9.0] serve[9999999]: segfault at 0"], ""))
+    assert kernel_log.new_messages() == ["[9.0] serve[9999999]: segfault at 0"]
 
 
 @pytest.fixture

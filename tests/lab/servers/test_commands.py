@@ -55,6 +55,20 @@ def test_custom_commands_place_model_and_port():
         words("serve")
 
 
+def test_container_gets_port_model_flags_and_variables():
+    engine = "docker run -p {port}:8000 -v {model}:/m vllm/vllm-openai --model /m"
+    command = make_command(engine, model="/M", port=81, folder=Path("/out"), flags=("--x",), debug=True)
+    assert command.url == "http://127.0.0.1:81" and command.container.image == "vllm/vllm-openai"
+    assert command.words[2:] == ("-p", "81:8000", "-v", "/M:/m", *command.words[6:])
+    assert command.words[-4:] == ("--model", "/m", "--enforce-eager", "--x")
+    assert command.environment["CUDA_LAUNCH_BLOCKING"] == "1"
+
+
+def test_fixed_port_of_a_container_is_the_one_that_is_asked():
+    command = make_command("docker run -p 8123:8000 vllm/vllm-openai", model="M", port=81, folder=Path("/out"))
+    assert command.url == "http://127.0.0.1:8123"
+
+
 def test_debug_blocks_launches_and_disables_graphs():
     command = make_command("firesteel", model="M", port=81, folder=Path("/out"), debug=True)
     assert command.environment["CUDA_LAUNCH_BLOCKING"] == command.environment["TORCH_SHOW_CPP_STACKTRACES"] == "1"
@@ -101,6 +115,13 @@ def test_unclosed_quote_is_refused(make):
         ("/srv/firesteel/thing {port}", "other"),
         ("python -m firesteel serve --port {port}", "firesteel"),
         ("thing {port}", "other"),
+        ("docker run --name vllm -v vllm:/x -p 8000:8000 lmsysorg/sglang:v0.6 --port 8000", "sglang"),
+        ("docker run -p {port}:8000 vllm/vllm-openai:v0.32 --model m", "vllm"),
+        ("docker run -e FIRESTEEL_VLLM=on -p {port}:8000 vllm/vllm-openai", "vllm+firesteel"),
+        ("podman run --network host nvcr.io/nvidia/pytorch:26.04-py3 vllm serve m --port {port}", "vllm"),
+        ("docker run --entrypoint /app/llama-server -p 8080:8080 x", "llamacpp"),
+        ("docker run -p 8080:8080 ghcr.io/ggml-org/llama.cpp:server-cuda", "llamacpp"),
+        ("docker run -p 8080:8080 thing", "other"),
     ],
 )
 def test_rules_follow_the_engine_that_a_command_names(engine, kind):

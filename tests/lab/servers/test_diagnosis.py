@@ -4,20 +4,22 @@ import pytest
 
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
-from firesteel.lab.servers.diagnosis import KINDS, LOG_PATTERNS, describe_end, diagnose_exit
+from firesteel.lab.servers.diagnosis import KINDS, describe_end, diagnose_exit
+from firesteel.lab.servers.known_errors import LOG_PATTERNS
 
 
 def test_oom_killer_takes_precedence_over_the_log():
-    diagnosis = diagnose_exit(
-        -9, ["all is well"], step="load", kernel=["Out of memory: Killed process 12 (python)"]
-    )
+    kernel = ["Out of memory: Killed process 12 (python)"]
+    diagnosis = diagnose_exit(-9, ["all is well"], step="load", kernel=kernel, processes={12: "python"})
     assert diagnosis.kind == "out-of-memory" and "signal 9 (SIGKILL) at load" in diagnosis.words
-    assert diagnosis.evidence == ("Out of memory: Killed process 12 (python)",)
+    assert diagnosis.evidence == tuple(kernel) and "according to the kernel" in diagnosis.words
 
 
-def test_xid_of_the_driver_is_reported():
-    diagnosis = diagnose_exit(1, [], step="request 3", kernel=["NVRM: Xid (PCI:0000:01:00): 31, pid=7, MMU Fault"])
-    assert diagnosis.kind == "gpu-fault" and "Xid" in diagnosis.evidence[0]
+def test_oom_killer_that_killed_another_process_is_not_blamed():
+    """Any OOM line of the kernel's log was blamed."""
+    kernel = ["Out of memory: Killed process 4242 (chrome) total-vm:9kB", "chrome invoked oom-killer: order=0"]
+    assert diagnose_exit(1, [], step="load", kernel=kernel, processes={12: "python"}).kind == "exit"
+    assert diagnose_exit(1, [], step="load", kernel=kernel).kind == "exit"
 
 
 def test_causes_take_precedence_over_consequences():
@@ -37,6 +39,32 @@ def test_causes_take_precedence_over_consequences():
         ("CUDA error: unspecified launch failure", "illegal-memory-access"),
         ("Fatal Python error: Illegal instruction", "illegal-instruction"),
         ("RuntimeError: unable to write to file </torch_7>: No space left on device (28)", "disk-full"),
+        ("ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'", "compiler-too-old"),
+        ("nvcc fatal   : Unsupported gpu architecture 'compute_121a'", "compiler-too-old"),
+        ("RuntimeError: No supported CUDA architectures found for major versions [12].", "compiler-too-old"),
+        ("RuntimeError: No supported CUDA architectures found for major versions [10].", "unsupported-gpu"),
+        ("ERROR : Arch conditional MMA instruction used without targeting appropriate compute", "unsupported-gpu"),
+        (
+            "ptxas x.ptx, line 7; error: Feature '.tile::scatter4' not supported on .target 'sm_121'",
+            "unsupported-gpu",
+        ),
+        ("ValueError: TRTLLM-gen MoE is only supported on SM100", "unsupported-gpu"),
+        ("torch.AcceleratorError: CUDA error: no kernel image is available for execution", "no-kernel-image"),
+        ("CUDA error: the provided PTX was compiled with an unsupported toolchain.", "driver-too-old"),
+        (
+            "RuntimeError: flashinfer-cubin version (0.6.4) does not match flashinfer version (0.6.3).",
+            "flashinfer-version",
+        ),
+        ("ImportError: cannot import name 'mxfp8_quantize' from 'flashinfer'", "flashinfer-version"),
+        (
+            "ValueError: Free memory on device cuda:0 (2.6/121.63 GiB) on startup is less than desired GPU memory "
+            "utilization (0.9, 109.5 GiB).",
+            "memory-share",
+        ),
+        ("ValueError: No available memory for the cache blocks.", "cache-too-small"),
+        ("NotImplementedError: No MXFP4 MoE backend supports the deployment configuration.", "no-backend"),
+        ("HarmonyError: error downloading or loading vocab file: failed to download", "vocabulary"),
+        ("HarmonyError: unexpected tokens remaining in message header: ['x']", "harmony-parser"),
     ],
 )
 def test_log_lines_of_several_engines_are_recognised(line, kind):

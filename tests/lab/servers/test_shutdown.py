@@ -90,7 +90,7 @@ def test_review_stops_the_server_of_its_check(number, tmp_path):
         from firesteel.lab.matrix.result import Matrix
         stop_servers_on_signals()
         matrix = Matrix(gates={{}}, engine={engine!r})
-        check_by_level_two(matrix)([], Path({str(tmp_path)!r}))
+        check_by_level_two(matrix, {{}}, Path({str(tmp_path)!r}))
     """)
     with start(program, stderr=subprocess.DEVNULL) as process:
         server = find_server(process.pid, tmp_path / "server.log")

@@ -1,114 +1,75 @@
-"""The live table of a lab run, or plain lines without a terminal."""
+"""The verb `lab board`: all results below some folders as a table, a page or JSON."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
-from rich.live import Live
-from rich.spinner import Spinner
+import typer
 from rich.table import Table
 from rich.text import Text
 
-from firesteel.lab.level import Level
-from firesteel.lab.level_result import LevelResult
-from firesteel.lab.spec import LabSpec
-from firesteel.lab.verdict import Verdict
+from firesteel.cli.lab.run import lab
+from firesteel.cli.lab.run_table import STYLES
+from firesteel.cli.options import AsJson, print_json
+from firesteel.cli.tables import new_table, say, show
+from firesteel.errors import UserError
+from firesteel.lab.board.board import Board, make_board
+from firesteel.lab.board.page import write_board
+from firesteel.lab.board.tables import BoardCell, BoardTable, tabulate_section, tabulate_targets, tabulate_unranked
+from firesteel.lab.board.targets import read_targets
 
-REFRESHES_PER_SECOND = 8
-STYLES = {
-    Verdict.PASSED: "green",
-    Verdict.FAILED: "bold red",
-    Verdict.UNPROVEN: "bold yellow",
-    Verdict.NOT_APPLICABLE: "dim",
-}
-QUIET_S = 20.0  # between two progress lines without a terminal
+PAGE_ONLY = ("TTFT ms", "drafts", "doubts")  # columns for which a terminal has no room
 
 
-class RunBoard:
-    """A row per level: waiting, running with its current step, or its result."""
+@lab.command(name="board")
+def lab_board(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="folders with results, at any depth")],
+    targets: Annotated[
+        str, typer.Option(help="TOML file of targets by depth, or one that ships: spark.toml (default: none)")
+    ] = "",
+    out: Annotated[Path, typer.Option(help="page to write")] = Path("firesteel-board.html"),
+    as_json: AsJson = False,
+) -> None:
+    """Show all results side by side: ranked by the speed of decoding if they are valid and proven.
 
-    def __init__(self, spec: LabSpec) -> None:
-        self.spec = spec
-        self.results: dict[Level, LevelResult] = {}
-        self.level: Level | None = None
-        self.words = ""
-        self._since = time.monotonic()
-
-    def begin(self, level: Level) -> None:
-        self.level, self.words, self._since = level, "", time.monotonic()
-
-    def progress(self, words: str) -> None:
-        self.words = words
-
-    def end(self, result: LevelResult) -> None:
-        self.results[result.level] = result
-        self.level = None
-
-    def __rich__(self) -> Table:
-        table = Table(title=f"lab: {self.spec.url or self.spec.shown_engine}, {self.spec.model}", expand=True)
-        table.add_column("level", no_wrap=True)
-        table.add_column("result", no_wrap=True)
-        table.add_column("s", justify="right", no_wrap=True)
-        table.add_column("why", ratio=1, overflow="fold")
-        for level in self.spec.levels:
-            table.add_row(f"{level} {level.title}", *self._row(level))
-        return table
-
-    def _row(self, level: Level) -> tuple[Text | Spinner, str, Text]:
-        if level in self.results:
-            result = self.results[level]
-            return describe_verdict(result), f"{result.seconds:.1f}", Text(result.reason)
-        if level == self.level:
-            return Spinner("dots", "running"), f"{time.monotonic() - self._since:.0f}", Text(self.words, "dim")
-        return Text("", "dim"), "", Text("")
+    With --targets, the exit code is 1 if the best configuration misses one, and 3 if not all could be judged;
+    without, it is 3 if nothing is ranked.
+    """
+    board = make_board(folders, read_targets(targets) if targets else None)
+    if as_json:
+        print_json(board.as_dict())
+    else:
+        show_board(board)
+    try:
+        write_board(board, out)
+    except OSError as error:
+        raise UserError(f"--out {out}: {error.strerror}; name a file that you may write") from error
+    say(f"{board.in_words()}; page: {out}")
+    raise typer.Exit(board.verdict.exit_code)
 
 
-class PlainBoard(RunBoard):
-    """A line per result, and occasional lines of progress, for logs and pipes."""
-
-    def __init__(self, spec: LabSpec, console: Console, quiet_s: float = QUIET_S) -> None:
-        super().__init__(spec)
-        self._console, self._quiet_s = console, quiet_s
-        self._last_line = time.monotonic()
-
-    def begin(self, level: Level) -> None:
-        if level != self.level:
-            self._console.print(f"level {level} {level.title} ...", highlight=False)
-        super().begin(level)
-        self._last_line = time.monotonic()
-
-    def progress(self, words: str) -> None:
-        super().progress(words)
-        now = time.monotonic()
-        if self.level is not None and now - self._last_line >= self._quiet_s:
-            self._last_line = now
-            self._console.print(f"  level {self.level}, {now - self._since:.0f} s: {words}", highlight=False)
-
-    def end(self, result: LevelResult) -> None:
-        super().end(result)
-        line = Text.assemble(
-            f"level {result.level} {result.level.title}: ",
-            describe_verdict(result),
-            f" ({result.seconds:.1f} s) {result.reason}",
-        )
-        self._console.print(line, soft_wrap=True)
+def show_board(board: Board) -> None:
+    for section in board.sections:
+        show(to_rich(tabulate_section(section), section.title))
+        if section.best.targets:
+            show(to_rich(tabulate_targets(section.best.targets), "targets"))
+    if board.unranked:
+        show(to_rich(tabulate_unranked(board.unranked), "not ranked"))
+    for path, why in board.unreadable.items():
+        say(f"not readable: {path}: {why}")
 
 
-def describe_verdict(result: LevelResult) -> Text:
-    if result.passed and not result.valid:
-        return Text("INVALID", "bold red")
-    return Text("FAILED" if result.failed else result.verdict.words, STYLES[result.verdict])
+def to_rich(table: BoardTable, title: str) -> Table:
+    kept = [number for number, heading in enumerate(table.headings) if heading not in PAGE_ONLY]
+    written = new_table(*(table.headings[number] for number in kept))
+    written.title = title
+    for row in table.rows:
+        cells = [row[number] for number in kept]
+        written.add_row(*map(to_text, cells))
+    return written
 
 
-@contextmanager
-def open_board(spec: LabSpec) -> Iterator[RunBoard]:
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield PlainBoard(spec, console)
-        return
-    board = RunBoard(spec)
-    with Live(board, console=console, refresh_per_second=REFRESHES_PER_SECOND):
-        yield board
+def to_text(cell: BoardCell) -> Text:
+    note = f"\n{cell.note}" if cell.note else ""
+    return Text.assemble((cell.text, STYLES[cell.verdict] if cell.verdict else ""), (note, "dim"))

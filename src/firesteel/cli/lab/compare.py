@@ -65,7 +65,6 @@ def comparison_table(compared: Comparison, title: str) -> Table:
     table = new_table("workload", "figure", "before", "after", "unit", "change", "interval", "verdict")
     table.title, table.caption = title, "in 95 % of such tables every true change is within its interval"
     for row in compared.rows:
-        is_single = row.high == float("inf")
         table.add_row(
             row.name,
             row.figure,
@@ -73,7 +72,7 @@ def comparison_table(compared: Comparison, title: str) -> Table:
             f"{row.after:.5g}",
             row.unit,
             f"{row.change:+.1%}",
-            "unknown: a single sample" if is_single else f"{row.low:+.1%} to {row.high:+.1%}",
+            row.interval,
             Text(row.verdict, COLOURS.get(row.verdict, "")),
         )
     return table

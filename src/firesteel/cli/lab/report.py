@@ -11,7 +11,7 @@ from firesteel.cli.folder import writing_to
 from firesteel.cli.lab.run import lab
 from firesteel.cli.tables import say
 from firesteel.lab.report.report import write_report
-from firesteel.lab.result import read_result
+from firesteel.lab.result import RESULT, read_result
 
 
 @lab.command(name="report")
@@ -23,7 +23,8 @@ def lab_report(
 ) -> None:
     """Write report.html and report.md from a result."""
     content = read_result(result)
-    folder = out or (result if result.is_dir() else result.parent)
+    source = result / RESULT if result.is_dir() else result
+    folder = out or source.parent
     with writing_to(folder):
-        for path in write_report(content, folder):
+        for path in write_report(content, folder, source):
             say(f"wrote {path}")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from firesteel.cli.folder import writing_to
 from firesteel.cli.lab.run import lab
 from firesteel.cli.tables import say
 from firesteel.config import child_environment
 from firesteel.device import find_device
-from firesteel.lab.rerun import Rerun, plan_rerun
+from firesteel.lab.rerun import plan_rerun
 from firesteel.lab.result import read_result
 from firesteel.lab.surroundings import StatedSurroundings
 
@@ -29,16 +29,15 @@ def lab_rerun(
     plan = plan_rerun(read_result(result), StatedSurroundings.now(find_device()), out)
     for line in plan.differences:
         say(f"differs: {line}")
-    print(in_shell(plan), flush=True)
+    print(plan.in_shell(), flush=True)
     if dry:
+        for path, content in plan.files.items():
+            print(f"{path}:\n{content}")
         return
+    with writing_to(out):
+        for path, content in plan.files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
     environment = child_environment(plan.environment, without=plan.without)
     # Replaces this process, so that signals and the exit code are the command's own.
     os.execvpe(sys.executable, [sys.executable, "-m", "firesteel", *plan.words], environment)
-
-
-def in_shell(plan: Rerun) -> str:
-    """Returns the command as it would be typed."""
-    removed = ["env", *(f"-u {name}" for name in plan.without)] if plan.without else []
-    settings = [f"{name}={shlex.quote(value)}" for name, value in plan.environment.items()]
-    return " ".join([*removed, *settings, shlex.join(["firesteel", *plan.words])])

@@ -17,11 +17,14 @@ from firesteel.cli.tables import new_table, say, show
 from firesteel.config import hide_secrets
 from firesteel.device import find_device
 from firesteel.exit_code import ExitCode
+from firesteel.lab.engine_info import EngineInfo
+from firesteel.lab.level import BENCHMARK
 from firesteel.lab.level_two import check_by_level_two
 from firesteel.lab.matrix.result import Matrix
 from firesteel.lab.matrix.review import ACCEPTED, OPEN, Review, find_sides, parse_gate, review_gate, with_runs
 from firesteel.lab.report.report import write_report
-from firesteel.lab.result import RESULT, EngineInfo, LabResult
+from firesteel.lab.result import RESULT, LabResult
+from firesteel.lab.spec_check import check_matrix
 from firesteel.lab.surroundings import StatedSurroundings
 
 EXIT_CODES = {ACCEPTED: ExitCode.PASSED, OPEN: ExitCode.UNPROVEN}
@@ -29,7 +32,13 @@ EXIT_CODES = {ACCEPTED: ExitCode.PASSED, OPEN: ExitCode.UNPROVEN}
 
 @lab.command(name="review")
 def lab_review(
-    gate: Annotated[str, typer.Argument(help="an on/off setting, or GATE=OFF,ON such as kv_dtype=auto,fp8")],
+    gate: Annotated[
+        str,
+        typer.Argument(
+            help="an on/off setting, or GATE=OFF,ON such as kv_dtype=auto,fp8; GATE is a setting, a flag of "
+            "another engine or env:VARIABLE. One value of the last two: without and with it"
+        ),
+    ],
     flags: Annotated[
         list[str] | None, typer.Argument(metavar="[-- FLAGS]", help="flags for the servers of both sides")
     ] = None,
@@ -47,12 +56,17 @@ def lab_review(
     The exit code is 0 if the gate is accepted, 3 if that stays open, else 1.
     """
     gates = parse_gate(gate, engine=engine)
-    matrix = with_runs(Matrix(gates=gates, engine=engine, model=model, flags=tuple(flags or ())), runs)
-    check = check_by_level_two(matrix) if correctness else None
+    matrix = Matrix(gates=gates, engine=engine, model=model, flags=tuple(flags or ()), level=str(BENCHMARK))
     find_sides(matrix)
+    check_matrix(matrix)
     with writing_to(out):
         review, compared = review_gate(
-            matrix, out, rounds=rounds, hypothesis=hypothesis, on_progress=say, check=check
+            with_runs(matrix, runs),
+            out,
+            rounds=rounds,
+            hypothesis=hypothesis,
+            on_progress=say,
+            check=check_by_level_two if correctness else None,
         )
         result = LabResult(
             engine=EngineInfo(name=hide_secrets((engine,))[0], model=model),

@@ -10,8 +10,9 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from firesteel.cli.app import app
+from firesteel.cli.bench.options import parse_numbers
 from firesteel.cli.folder import writing_to
-from firesteel.cli.lab.board import open_board
+from firesteel.cli.lab.run_table import open_run_table
 from firesteel.cli.lab.slot_table import slot_table
 from firesteel.cli.tables import say, show
 from firesteel.lab.run import run_lab
@@ -19,6 +20,7 @@ from firesteel.lab.servers.shutdown import stop_servers_on_signals
 from firesteel.lab.spec import FLAGS, HELP, LabSpec
 from firesteel.lab.verdict import Verdict
 
+NUMBERS = tuple[int, ...]  # written as 512,2048
 lab = typer.Typer(no_args_is_help=True)
 app.add_typer(lab, name="lab")
 Out = Annotated[Path, typer.Option(help="folder for logs, result.json, records and the report")]
@@ -36,7 +38,7 @@ def run(out: Path, **settings: Any) -> None:
     The exit code is 1 if a level failed, and 3 if the kernel path or the answers could not be judged.
     """
     spec = make_spec(settings)
-    with writing_to(out), open_board(spec) as observer:
+    with writing_to(out), open_run_table(spec) as observer:
         result = run_lab(spec, out, observer)
     if result.any_slots is not None:
         show(slot_table(result.any_slots))
@@ -50,12 +52,17 @@ def run(out: Path, **settings: Any) -> None:
 
 
 def make_spec(settings: dict[str, Any]) -> LabSpec:
-    """Builds the spec, which has tuples where the command line gives lists, or None for an empty list."""
-    given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in settings.items()
-        if value is not None
-    }
+    """Builds the spec.
+
+    It has tuples where the command line gives lists, or numbers joined by commas; None stands for an empty one.
+    """
+    hints = get_type_hints(LabSpec)
+    given: dict[str, Any] = {}
+    for name, value in settings.items():
+        if value is not None and hints[name] == NUMBERS:
+            given[name] = parse_numbers(f"--{name}", value, 0, None)
+        elif value is not None:
+            given[name] = tuple(value) if isinstance(value, list) else value
     return LabSpec(**given)
 
 
@@ -69,7 +76,7 @@ def list_parameters() -> list[inspect.Parameter]:
 
 def _parameter(declared: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:
     help_text = declared.metadata[HELP]
-    is_list = kind == tuple[str, ...]
+    is_list, is_numbers = kind == tuple[str, ...], kind == NUMBERS
     if declared.name == FLAGS:
         option: Any = typer.Argument(metavar="[-- FLAGS]", help=help_text)
     elif kind is bool:
@@ -79,8 +86,8 @@ def _parameter(declared: dataclasses.Field[Any], kind: Any) -> inspect.Parameter
     return inspect.Parameter(
         declared.name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=None if is_list else declared.default,
-        annotation=Annotated[list[str] | None if is_list else kind, option],
+        default=None if is_list or is_numbers else declared.default,
+        annotation=Annotated[list[str] | None if is_list else str | None if is_numbers else kind, option],
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from firesteel.cli.lab.board import STYLES
+from firesteel.cli.lab.run_table import STYLES
 from firesteel.cli.tables import new_table
 from firesteel.lab.path.slots import SlotRow, SlotTable
 

@@ -19,7 +19,7 @@ from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.op.needs import cuda_ready
 from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import Operands
-from firesteel.kernels.op.profile import EXPERTS, OpProfile
+from firesteel.kernels.op.profile import MOE_OVERHEAD, OpProfile
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import fp32
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
@@ -56,7 +56,7 @@ def _bytes(operands: DecodeRouterOperands) -> int:
     bytes=_bytes,
     tolerance=fp32(worst=2e-3, rms=3e-4, why="a few values of the norm end on the other side of a bf16 rounding"),
     keeps_choice=True,
-    profile=OpProfile(EXPERTS, reads="route"),
+    profile=OpProfile(MOE_OVERHEAD, reads="route"),
     replaces=(rms_norm, route),
 )
 def decode_router(operands: DecodeRouterOperands) -> Tensor:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 EXPERTS, DENSE, ATTENTION, NORM = "experts", "dense", "attention", "norm and elementwise"
-SAMPLING, COPIES = "sampling", "copies"
+MOE_OVERHEAD = "MoE overhead"  # choosing experts, sorting and gathering tokens, summing their results
+QUANTISATION, MOVEMENT, SAMPLING = "quantisation", "memory movement", "sampling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +24,4 @@ class OpProfile:
     kernels: Mapping[str, str] = field(
         default_factory=dict
     )  # kernel -> what it reads; the op's own name needs no entry
+    beside: Mapping[str, str] = field(default_factory=dict)  # kernel of another category -> that category

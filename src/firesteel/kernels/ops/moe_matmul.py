@@ -31,7 +31,7 @@ from firesteel.kernels.libraries.flashinfer_moe import KINDS, moe_ready
 from firesteel.kernels.libraries.triton_kernels import lacks_triton_kernels
 from firesteel.kernels.op.needs import cuda_ready, hopper_ready, triton_ready
 from firesteel.kernels.op.op import define_op
-from firesteel.kernels.op.profile import EXPERTS, OpProfile
+from firesteel.kernels.op.profile import EXPERTS, MOE_OVERHEAD, OpProfile
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native, round_activation
@@ -82,14 +82,11 @@ def _reference_accepts(operands: MoeMatmulOperands) -> str | None:
             "moe_wgmma": "moe_matmul",
             "fc1": "moe_matmul.gate_up",
             "fc2": "moe_matmul.down",
-            "moe_sum": "",
-            "moe_sum_narrow": "",
-            "moe_place": "",
-            "moe_gather": "",
-            "sum_parts": "",
-            "count_chunk": "",
-            "place_chunk": "",
         },
+        beside=dict.fromkeys(
+            ("moe_sum", "moe_sum_narrow", "moe_place", "moe_gather", "sum_parts", "count_chunk", "place_chunk"),
+            MOE_OVERHEAD,
+        ),
     ),
 )
 def moe_matmul(operands: MoeMatmulOperands) -> Tensor:

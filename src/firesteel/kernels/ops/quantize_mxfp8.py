@@ -20,7 +20,7 @@ from firesteel.formats import group, mxfp8
 from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import define_op
-from firesteel.kernels.op.profile import NORM, OpProfile
+from firesteel.kernels.op.profile import QUANTISATION, OpProfile
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
@@ -36,7 +36,7 @@ def _bytes(x: Tensor) -> int:
     bytes=_bytes,
     tolerance=exact(why="a rounding of bits, in integers"),
     profile=OpProfile(
-        NORM,
+        QUANTISATION,
         # store_rows rounds activations for linear and moe_matmul.
         kernels={"quantize_mxfp8_kernel": "", "store_rows": ""},
     ),

@@ -18,7 +18,7 @@ from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import Operands
-from firesteel.kernels.op.profile import EXPERTS, OpProfile
+from firesteel.kernels.op.profile import MOE_OVERHEAD, OpProfile
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import fp32
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
@@ -45,7 +45,7 @@ def _bytes(operands: RouteOperands) -> int:
     bytes=_bytes,
     tolerance=fp32(worst=1e-4, rms=1e-5, why="fp32 sums in free order; samples have no near ties"),
     keeps_choice=True,
-    profile=OpProfile(EXPERTS, reads="route", kernels={"choose_kernel": ""}),
+    profile=OpProfile(MOE_OVERHEAD, reads="route", kernels={"choose_kernel": ""}),
 )
 def route(operands: RouteOperands) -> tuple[Tensor, Tensor]:
     x, num_tokens = operands.x, operands.num_tokens

@@ -15,6 +15,7 @@ from firesteel.kernels.op.verdict import PATIENCE_S, count_sass, judge, split_se
 
 USAGE = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 TARGET = re.compile(r"\.(sm_\w+)\.cubin$")
+NO_CODE = "does not contain device code"
 MATRIX_ATOM = re.compile(r"MMA_(\d+x\d+x\d+)_")  # CUTLASS names the instruction of a kernel in its types
 
 
@@ -37,6 +38,14 @@ class LibraryKernel:
         return find_function(self.kernel) + (f" {atom[1]}" if atom else "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryTargets:
+    """The architectures that a library has code for, such as sm_80, sm_90a or sm_120f."""
+
+    machine_code: tuple[str, ...] = ()
+    ptx: tuple[str, ...] = ()  # that the driver can compile when it is loaded
+
+
 def read_library(path: Path) -> list[LibraryKernel]:
     """Reads every kernel of a shared library, an object file or a cubin."""
     if not path.is_file():
@@ -46,6 +55,24 @@ def read_library(path: Path) -> list[LibraryKernel]:
     if not kernels:
         raise UserError(f"{path} holds no machine code of a GPU")
     return kernels
+
+
+def list_targets(path: Path) -> LibraryTargets:
+    """Lists what a shared library, object file, fatbin or cubin holds, which may be nothing; reads no code."""
+    return LibraryTargets(
+        machine_code=_read_targets(path, "--list-elf", "cubin"), ptx=_read_targets(path, "--list-ptx", "ptx")
+    )
+
+
+def _read_targets(path: Path, flag: str, suffix: str) -> tuple[str, ...]:
+    try:
+        listed = _run("cuobjdump", flag, str(path.resolve()), folder=path.parent)
+    except UserError as error:
+        if NO_CODE in str(error):
+            return ()
+        raise
+    targets = re.findall(rf"\.(sm_\w+)\.{suffix}\s*$", listed, re.MULTILINE)
+    return tuple(dict.fromkeys(targets))
 
 
 def find_function(mangled: str) -> str:

@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from firesteel.lab.bench.plan import BenchPlan, BenchWorkload
 from firesteel.lab.bench.result import CONTEXT, FOLLOW_UP, PROMPT, BenchResult, BenchRow, RequestSample
 from firesteel.lab.bench.roof import Roof, RoofShare, ServedModel, decode_share, prompt_share
 from firesteel.lab.bench.series import Series
-from firesteel.lab.bench.speeds import summarise
+from firesteel.lab.bench.speculation import compute_speculation, read_metrics
+from firesteel.lab.bench.speeds import doubt_latency, summarise
+from firesteel.lab.client.api import Api
 from firesteel.lab.client.exchange import Exchange
 from firesteel.lab.client.load_client import ChatMessage, LoadClient
 from firesteel.lab.client.prompts import Prompter, calibrate, user
@@ -54,7 +57,8 @@ def measure(
     with ExitStack() as stack:
         sampler = None if pid is None else stack.enter_context(UsageSampler(pid))
         meter = Meter(plan=plan or BenchPlan(), served=served, roof=roof, progress=progress or (lambda *_: None))
-        start, broken = time.perf_counter(), None
+        api, start, broken = Api.of(url, api_key), time.perf_counter(), None
+        metrics = read_metrics(api)
         try:
             result = asyncio.run(meter.measure(LoadClient(url, model=model, api_key=api_key, timeout_s=timeout_s)))
         except BenchBroken as error:
@@ -63,7 +67,7 @@ def measure(
     result = dataclasses.replace(result, seconds=time.perf_counter() - start, startup_s=startup_s, usage=usage)
     if broken is not None:
         raise BenchBroken(broken.kind, str(broken), result) from broken
-    return result
+    return dataclasses.replace(result, speculation=compute_speculation(metrics, read_metrics(api)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +135,8 @@ class Meter:
     async def _ask(self, client: LoadClient, prompt: Sequence[ChatMessage], workload: BenchWorkload) -> Exchange:
         exact = {"min_tokens": workload.tg, "ignore_eos": True} if self.plan.exact_tg else {}
         cache = {} if workload.is_cached else {"cache_prompt": False}
-        return await client.stream(prompt, max_tokens=workload.tg, **exact, **cache)
+        sampling: dict[str, Any] = {} if self.plan.temperature is None else {"temperature": self.plan.temperature}
+        return await client.stream(prompt, max_tokens=workload.tg, **exact, **cache, **sampling)
 
     def _row(self, workload: BenchWorkload, phase: str, batches: Batches, latency_s: float) -> BenchRow:
         expected = {PROMPT: workload.depth + workload.pp, CONTEXT: workload.depth, FOLLOW_UP: workload.pp}[phase]
@@ -142,6 +147,7 @@ class Meter:
             series=series,
             shares=self._shares(workload, phase, series),
             failures=tuple(exchange.error for batch in batches for exchange in batch if exchange.error),
+            doubts=tuple(filter(None, [doubt_latency(batches, latency_s)])),
             batches=tuple(tuple(map(RequestSample.of, batch)) for batch in batches),
         )
 
@@ -166,6 +172,8 @@ def _raise_if_lost(batch: Sequence[Exchange]) -> None:
 
 def list_shortened(rows: Sequence[BenchRow], plan: BenchPlan) -> list[str]:
     """Returns a line for each workload that ran fewer times than planned."""
+    if plan.enough_s is None:
+        return []
     return [
         f"{row.name}: {len(row.batches)} runs instead of {plan.runs}, because they took over {plan.enough_s:.0f} s"
         for row in rows

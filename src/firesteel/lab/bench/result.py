@@ -8,6 +8,7 @@ from typing import Any
 from firesteel.lab.bench.plan import BenchPlan, BenchWorkload
 from firesteel.lab.bench.roof import Roof, RoofShare
 from firesteel.lab.bench.series import Series
+from firesteel.lab.bench.speculation import DraftAcceptance
 from firesteel.lab.client.exchange import Exchange
 from firesteel.lab.memory.usage import ResourceUsage
 
@@ -61,6 +62,7 @@ class BenchRow:
     series: dict[str, Series] = field(default_factory=dict)
     shares: dict[str, RoofShare] = field(default_factory=dict)  # of pp_tok_s and tg_tok_s
     failures: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()  # why a figure may be wrong although no request failed
     batches: tuple[tuple[RequestSample, ...], ...] = ()  # the requests of each run
 
     @property
@@ -75,6 +77,7 @@ class BenchRow:
             "series": {name: series.as_dict() for name, series in self.series.items()},
             "shares": {name: share.as_dict() for name, share in self.shares.items()},
             "failures": list(self.failures),
+            "doubts": list(self.doubts),
             "batches": [[asdict(sample) for sample in batch] for batch in self.batches],
         }
 
@@ -89,17 +92,22 @@ class BenchResult:
     plan: BenchPlan = field(default_factory=BenchPlan)
     roof: Roof | None = None
     formats: dict[str, str] = field(default_factory=dict)  # as the server states them; empty: unknown
-    latency_s: float = 0.0  # of the connection; subtracted from a prompt's time
+    latency_s: float = 0.0  # of the connection; subtracted from a prompt's time to the first response
     tokens_a_word: float = 0.0
     max_context: int | None = None
     left_out: list[str] = field(default_factory=list)  # workloads that did not fit, and runs for lack of time
     startup_s: float | None = None
     seconds: float = 0.0
     usage: ResourceUsage | None = None
+    speculation: DraftAcceptance | None = None  # None: nothing was drafted, or the server does not say
 
     @property
     def failures(self) -> list[str]:
         return [f"{row.name}: {failure}" for row in self.rows for failure in row.failures]
+
+    @property
+    def doubts(self) -> list[str]:
+        return [f"{row.name}: {doubt}" for row in self.rows for doubt in row.doubts]
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -116,5 +124,6 @@ class BenchResult:
             "startup_s": self.startup_s,
             "seconds": self.seconds,
             "usage": None if self.usage is None else self.usage.as_dict(),
+            "speculation": None if self.speculation is None else self.speculation.as_dict(),
             "rows": [row.as_dict() for row in self.rows],
         }

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from firesteel.lab.bench.formats import DENSE, KV, LAYERS, MOE, shorten_format
 from firesteel.lab.bench.plan import BenchWorkload
 from firesteel.measure.roofline.roofline import GPUS, StepCost, StepShape, step_cost
 from firesteel.model.spec import ModelSpec
@@ -30,18 +31,24 @@ class ServedModel:
     """The sizes and formats of the model that a server holds."""
 
     spec: ModelSpec
+    moe: str = "mxfp4"
     dense: str = "bf16"  # format of qkv, o and lm_head, except those that the spec has in MXFP4
     kv: str = "bf16"
 
     @classmethod
     def of(cls, spec: ModelSpec, formats: Mapping[str, str]) -> ServedModel:
-        """Takes the formats from /ledger: what the engine holds, whichever setting chose it."""
-        layers = tuple(word for word in formats["mxfp4_layers"].split(",") if word)
-        kv = "fp8" if formats["kv"].startswith("float8") else "bf16"
-        return cls(spec=replace(spec, mxfp4_layers=layers), kv=kv)
+        """Takes the formats that the engine holds, whichever setting chose them."""
+        layers = tuple(word for word in formats.get(LAYERS, "").split(",") if word)
+        return cls(
+            spec=replace(spec, mxfp4_layers=layers),
+            moe=formats.get(MOE, "mxfp4"),
+            dense=formats.get(DENSE, "bf16"),
+            kv=shorten_format(formats[KV]),
+        )
 
     def step(self, workload: BenchWorkload, *, tokens: int, context: int) -> StepCost:
         step = StepShape(
+            moe=self.moe,
             dense=self.dense,
             mxfp4_layers=self.spec.mxfp4_layers,
             kv=self.kv,

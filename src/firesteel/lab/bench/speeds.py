@@ -7,6 +7,7 @@ to the latest first token, and from the earliest first token to the last.
 
 from __future__ import annotations
 
+import statistics
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -15,6 +16,7 @@ from firesteel.lab.bench.series import Series, in_ms, in_tok_s
 from firesteel.lab.client.exchange import Exchange
 
 PLAUSIBLE = 0.2  # a server's count of prompt tokens is used if it is within this share of the expected one
+MAX_LATENCY = 0.1  # share of the time from which a latency is subtracted; above it the difference is doubtful
 WINDOW_S = 1.0  # of the peak speed
 T = TypeVar("T")
 Batch = Sequence[Exchange]
@@ -30,6 +32,17 @@ def summarise(batches: Sequence[Batch], *, expected: int, latency_s: float) -> d
         **_latencies(exchanges, latency_s),
     }
     return {name: series for name, series in figures.items() if series.values}
+
+
+def doubt_latency(batches: Sequence[Batch], latency_s: float) -> str:
+    """Returns why the prompt speed of one stream is doubtful; empty if it is not."""
+    if max(map(len, batches), default=0) != 1:
+        return ""  # nothing is subtracted from the times of several streams
+    firsts_s = _known(exchange.ttfr_s for batch in batches for exchange in batch if exchange.is_whole)
+    if not firsts_s or latency_s <= MAX_LATENCY * (first_s := statistics.median(firsts_s)):
+        return ""
+    share = f"{100 * latency_s / first_s:.0f} %" if first_s else "all"
+    return f"the latency of {1e3 * latency_s:.1f} ms is {share} of the {1e3 * first_s:.1f} ms it is subtracted from"
 
 
 def _speeds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx2
@@ -37,6 +37,10 @@ class Api:
     def get(self, path: str) -> Any:
         with self._ask("GET", path) as answer:
             return wire.parse(answer.read())
+
+    def get_text(self, path: str, *, timeout_s: float) -> str:
+        with replace(self, timeout_s=timeout_s)._ask("GET", path) as answer:
+            return answer.read().decode("utf-8", "replace")
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         with self._ask("POST", path, body) as answer:

@@ -6,7 +6,7 @@ A failed stream is reported in its `Exchange`; other failed requests raise. `api
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +18,7 @@ from firesteel.lab.client.wire import RequestFailed
 
 ChatMessage = Mapping[str, Any]
 CHAT = "/v1/chat/completions"
+LATENCY_SAMPLES = 20
 UNKNOWN_FIELD = (400, 422)  # status of a request with a field that the server does not accept
 
 
@@ -57,14 +58,21 @@ class LoadClient:
         """Returns a complete answer, not streamed, as parsed JSON."""
         return await self._ask("POST", CHAT, self._body(messages, max_tokens, fields))
 
+    async def command(self, path: str, body: Mapping[str, Any] | None = None) -> None:
+        """Posts a request whose answer says nothing but that it was obeyed, in JSON or not."""
+        await self._send("POST", path, body)
+
     async def stream(
         self, messages: Sequence[ChatMessage], *, max_tokens: int, leave_after: int | None = None, **fields: Any
     ) -> Exchange:
         """Streams an answer; after `leave_after` tokens the client disconnects, as a user who goes away."""
-        asked = {**fields, "stream": True, "stream_options": {"include_usage": True}}
-        if self.asks_ids:
-            asked["return_token_ids"] = True
-        return await self._listen(CHAT, self._body(messages, max_tokens, asked), leave_after)
+        return await self._listen(self._streamed(messages, max_tokens, fields), leave_after)
+
+    async def stream_telling(
+        self, messages: Sequence[ChatMessage], on_token: Callable[[], None], *, max_tokens: int, **fields: Any
+    ) -> Exchange:
+        """Streams an answer, and calls `on_token` whenever tokens have come."""
+        return await self._listen(self._streamed(messages, max_tokens, fields), None, on_token)
 
     async def open_stream(self) -> Exchange:
         """Opens the connection, and finds out whether the server accepts `return_token_ids`.
@@ -79,41 +87,66 @@ class LoadClient:
             self.asks_ids = not exchange.is_whole
         return exchange
 
-    async def latency_s(self, count: int = 3) -> float:
-        """Returns the mean seconds of GET /v1/models, the shortest request there is."""
-        start = time.perf_counter()
-        for _ in range(count):
+    async def latency_s(self) -> float:
+        """Returns the seconds of GET /v1/models, the shortest request there is.
+
+        It is the least of many: whatever delays a request is not the connection, and would be subtracted from the
+        times of prompts that were not delayed.
+        """
+        times_s = []
+        for _ in range(LATENCY_SAMPLES):
+            start = time.perf_counter()
             await self.get("/v1/models")
-        return (time.perf_counter() - start) / count
+            times_s.append(time.perf_counter() - start)
+        return min(times_s)
 
     def _body(self, messages: Sequence[ChatMessage], max_tokens: int, fields: Mapping[str, Any]) -> dict[str, Any]:
         return {"model": self.model, "messages": list(messages), "max_tokens": max_tokens, **fields}
 
+    def _streamed(
+        self, messages: Sequence[ChatMessage], max_tokens: int, fields: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        asked = {**fields, "stream": True, "stream_options": {"include_usage": True}}
+        if self.asks_ids:
+            asked["return_token_ids"] = True
+        return self._body(messages, max_tokens, asked)
+
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        return wire.parse(await self._send(method, path, body))
+
+    async def _send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
         try:
             response = await self._http.request(method, self.url + path, json=body)
         except (httpx2.HTTPError, OSError) as error:
             raise wire.explain(error, path, self.timeout_s) from error
         if not response.is_success:
             raise wire.refuse(response.status_code, response.content, path)
-        return wire.parse(response.content)
+        return response.content
 
-    async def _listen(self, path: str, body: Mapping[str, Any], leave_after: int | None) -> Exchange:
+    async def _listen(
+        self, body: Mapping[str, Any], leave_after: int | None, on_token: Callable[[], None] | None = None
+    ) -> Exchange:
         reader, status, failed = StreamReader(start_s=time.perf_counter()), None, None
         try:
-            async with self._http.stream("POST", self.url + path, json=body) as response:
+            async with self._http.stream("POST", self.url + CHAT, json=body) as response:
                 status = response.status_code
                 if not response.is_success:
-                    raise wire.refuse(status, await response.aread(), path)
-                await self._follow(response, reader, leave_after)
+                    raise wire.refuse(status, await response.aread(), CHAT)
+                await self._follow(response, reader, leave_after, on_token)
         except RequestFailed as error:
             failed = error
         except (httpx2.HTTPError, OSError) as error:
-            failed = wire.explain(error, path, self.timeout_s)
+            failed = wire.explain(error, CHAT, self.timeout_s)
         words, kind = ("", "") if failed is None else (str(failed), failed.kind)
         return reader.finish(time.perf_counter(), status=status, error=words, error_kind=kind)
 
-    async def _follow(self, response: httpx2.Response, reader: StreamReader, leave_after: int | None) -> None:
+    async def _follow(
+        self,
+        response: httpx2.Response,
+        reader: StreamReader,
+        leave_after: int | None,
+        on_token: Callable[[], None] | None,
+    ) -> None:
         """Reads until the end or until the client leaves. SSE comments (keep-alive) count as silence."""
         rest, last_event_s = b"", time.perf_counter()
         async for data in response.aiter_bytes():
@@ -124,6 +157,8 @@ class LoadClient:
                 last_event_s = now
             elif now - last_event_s > self.timeout_s:
                 raise wire.silence(CHAT, self.timeout_s)
+            if on_token is not None and reader.num_tokens:
+                on_token()
             if leave_after is not None and reader.num_tokens >= leave_after:
                 return
         if not reader.is_done:

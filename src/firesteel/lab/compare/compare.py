@@ -47,8 +47,14 @@ class Change:
     def in_words(self) -> str:
         if self.figure == MEMORY:
             return f"{self.name}: {self.after - self.before:+.2f} GB"
-        interval = f"{100 * self.low:+.1f} to {100 * self.high:+.1f} %"
-        return f"{self.name} {self.figure}: {100 * self.change:+.1f} % ({interval})"
+        return f"{self.name} {self.figure}: {100 * self.change:+.1f} % ({self.interval})"
+
+    @property
+    def interval(self) -> str:
+        """Its interval in words. One that spans all changes up to twice the speed or more says nothing."""
+        if (limit(self.high) - limit(self.low)) / 2 >= TOO_FEW:
+            return "too few runs"
+        return f"{100 * self.low:+.1f} to {100 * self.high:+.1f} %"
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "low": limit(self.low), "high": limit(self.high)}
@@ -140,7 +146,7 @@ def compare(
     shared = [key for key in before.figures if key in after.figures]
     confidence = share_confidence(len(shared))
     changes = [
-        _compare_figure(key, before.figures[key], after.figures[key], threshold, confidence) for key in shared
+        compare_figure(key, before.figures[key], after.figures[key], threshold, confidence) for key in shared
     ]
     return Comparison(
         rows=changes + _compare_memory(before.usage, after.usage, memory_gb),
@@ -159,7 +165,7 @@ def smallest_visible_change(bench: BenchResult) -> float | None:
     return statistics.median(reaches) if reaches else None
 
 
-def _compare_figure(
+def compare_figure(
     key: tuple[str, str], old: RunSamples, new: RunSamples, threshold: float, confidence: float
 ) -> Change:
     change, low, high = estimate(old.runs, new.runs, confidence)

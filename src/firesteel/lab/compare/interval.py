@@ -35,6 +35,17 @@ def estimate(
     return math.expm1(difference), math.expm1(difference - reach), math.expm1(difference + reach)
 
 
+def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """Returns the ends of the interval of the geometric mean; None if there are fewer than two positive samples."""
+    logarithms = [math.log(value) for value in values if value > 0]
+    if len(logarithms) < 2:
+        return None
+    error = statistics.stdev(logarithms) / math.sqrt(len(logarithms))
+    reach = student(len(logarithms) - 1, confidence) * error
+    middle = statistics.fmean(logarithms)
+    return math.exp(middle - reach), math.exp(middle + reach)
+
+
 def share_confidence(count: int) -> float:
     """Returns the confidence of each of several intervals that hold at once with CONFIDENCE (Bonferroni)."""
     return 1.0 - (1.0 - CONFIDENCE) / max(1, count)

@@ -36,17 +36,22 @@ class BenchSamples:
 
 def take_samples(bench: BenchResult) -> BenchSamples:
     figures = {
-        (row.name, figure): RunSamples(
-            unit=row.series[figure].unit,
-            is_higher_better=row.series[figure].better == HIGHER,
-            median=row.series[figure].median,
-            runs=tuple(average_by_run(row, figure)),
-        )
+        (row.name, figure): sample_figure(row, figure)
         for row in bench.rows
         for figure in FIGURES
         if figure in row.series
     }
     return BenchSamples(figures=figures, usage=bench.usage)
+
+
+def sample_figure(row: BenchRow, figure: str) -> RunSamples:
+    series = row.series[figure]
+    return RunSamples(
+        unit=series.unit,
+        is_higher_better=series.better == HIGHER,
+        median=series.median,
+        runs=tuple(average_by_run(row, figure)),
+    )
 
 
 def average_by_run(row: BenchRow, figure: str) -> list[float]:

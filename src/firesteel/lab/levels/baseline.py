@@ -6,24 +6,22 @@ unnoticed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from pathlib import Path
 
+from firesteel.lab.history import hash_settings
 from firesteel.lab.result import LabResult
-from firesteel.lab.spec import LabSpec, identity
+from firesteel.lab.spec import LabSpec
 
 FOLDER = "baselines"
 
 
 def find_baseline(spec: LabSpec, device: str, folder: Path) -> Path:
     """Returns the file for these settings and this device, so that only comparable runs are compared."""
-    key = [*identity(spec), device]
-    digest = hashlib.sha256(json.dumps(key, default=list).encode()).hexdigest()[:8]
     words = [spec.url or spec.shown_engine, Path(spec.model).name, "quick" if spec.quick else "full"]
     name = re.sub(r"[^\w.]+", "-", "-".join(words)).strip("-")[:60]
-    return folder / FOLDER / f"{name}-{digest}.json"
+    return folder / FOLDER / f"{name}-{hash_settings(spec, device)}.json"
 
 
 def keep_baseline(result: LabResult, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Level 2: log-probabilities and tokens of the server compared with a reference's.
+"""Level 2: coherent answers, and log-probabilities and tokens of the server compared with a reference's.
 
 Rounding changes log-probabilities a little and, between two tokens that are almost equally likely, may choose the
 other. So perplexity has a tolerance, and a token may differ only where the reference itself is nearly undecided.
@@ -9,13 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from firesteel.lab.client.wire import RequestFailed
 from firesteel.lab.level import CORRECTNESS
 from firesteel.lab.level_result import Checks, LevelResult
+from firesteel.lab.levels.coherence import check_coherence
 from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.levels.smoke import ask_together, random_prompt
+from firesteel.lab.reference.match import check_same_model
+from firesteel.lab.reference.recorded import RecordedReference, read_reference
 from firesteel.lab.reference.reference import (
     LocalReference,
     Reference,
@@ -24,12 +28,11 @@ from firesteel.lab.reference.reference import (
     find_reference,
     read_prompt_logprobs,
 )
-from firesteel.lab.reference.texts import find_encoder, read_prompts, read_texts
+from firesteel.lab.reference.texts import CONTINUED, NUM_PROMPTS, find_encoder, read_prompts, read_texts
 from firesteel.lab.servers.target import Target, are_finite, is_refusal
 from firesteel.lab.spec import LabSpec
 from firesteel.lab.verdict import Verdict
 
-CONTINUED = 32  # tokens
 SINK_TEXTS = 3
 MIN_SINK_EFFECT = 1.1  # perplexity without sinks divided by that with them
 
@@ -49,15 +52,23 @@ def check_correctness(context: LevelContext) -> LevelResult:
     target, spec = context.target, context.spec
     checks = Checks(CORRECTNESS)
     check_repeatable(target, spec, checks)
+    check_coherence(target, checks)
     checks.facts["reference"] = None
     try:
-        target.on_progress("loading the reference")
-        reference, why_none = find_reference(target.model, spec.reference_url, timeout_s=spec.answer_s)
+        reference, why_none = open_reference(target, spec)
         if reference is None:
             return not_judged(checks, why_none)
         return compare_with_reference(target, reference, spec, checks)
     except ReferenceFailed as error:
         return not_judged(checks, str(error))
+
+
+def open_reference(target: Target, spec: LabSpec) -> tuple[Reference | None, str]:
+    """Returns the recorded reference, the reference server or the local one, or why there is none."""
+    target.on_progress("loading the reference")
+    if spec.reference:
+        return read_reference(Path(spec.reference)), ""
+    return find_reference(target.model, spec.reference_url, timeout_s=spec.answer_s)
 
 
 def not_judged(checks: Checks, why: str) -> LevelResult:
@@ -68,13 +79,7 @@ def not_judged(checks: Checks, why: str) -> LevelResult:
 
 def compare_with_reference(target: Target, reference: Reference, spec: LabSpec, checks: Checks) -> LevelResult:
     checks.facts["reference"] = reference.name
-    encoder = find_encoder(target)
-    if encoder is None:
-        why = f"{target.model} is not a checkpoint on this machine and its server has no /tokenize"
-        return not_judged(checks, f"{why}, so texts cannot be encoded in its tokens")
-    with target.step("held-out texts in its tokens"):
-        texts = read_texts(encoder, 8 if spec.quick else None)
-        prompts = read_prompts(encoder, 6 if spec.quick else 24)
+    texts, prompts = choose_tokens(target, reference, spec)
     if missing := find_missing_feature(target, texts[0]):
         return not_judged(checks, missing)
     tolerance = choose_tolerance(target, reference)
@@ -83,6 +88,22 @@ def compare_with_reference(target: Target, reference: Reference, spec: LabSpec, 
     if isinstance(reference, LocalReference):
         check_sinks(target, texts[:SINK_TEXTS], checks)
     return checks.result(f"perplexity {perplexity:.4f}; " + "; ".join(row.words for row in checks.rows[1:]))
+
+
+def choose_tokens(target: Target, reference: Reference, spec: LabSpec) -> tuple[list[list[int]], list[list[int]]]:
+    """Returns the texts and prompts to compare in tokens of the served model: those recorded, or the lab's own."""
+    num_texts, num_prompts = (8, 6) if spec.quick else (None, NUM_PROMPTS)
+    with target.step("held-out texts in its tokens"):
+        encoder = find_encoder(target)
+        if isinstance(reference, RecordedReference):
+            check_same_model(target, reference, encoder)
+            return reference.choose_texts(num_texts), reference.choose_prompts(num_prompts)
+        if encoder is None:
+            raise ReferenceFailed(
+                f"{target.model} is not a checkpoint on this machine and its server has no /tokenize, so texts "
+                "cannot be encoded in its tokens"
+            )
+        return read_texts(encoder, num_texts), read_prompts(encoder, num_prompts)
 
 
 def find_missing_feature(target: Target, text: Sequence[int]) -> str:

@@ -11,9 +11,13 @@ MAX_BYTES = 10**9
 
 
 def check_growth(checks: Checks, before: Footprint | None, after: Footprint | None, when: str) -> None:
-    """Checks the growth; a server that the lab did not start has no measurements and is not judged."""
+    """Checks the growth; a server whose processes cannot be seen has no measurements and is not judged."""
     if before is None or after is None:
-        checks.add("memory", Verdict.UNPROVEN, "memory of a server that was running already is not visible")
+        checks.add(
+            "memory",
+            Verdict.UNPROVEN,
+            "memory is not visible: the server was running already, or runs in a virtual machine",
+        )
         return
     host, touched = measure_growth(before, after)
     is_comparable = None not in (before.gpu, after.gpu) and before.gpu_scope == after.gpu_scope

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
-
 from firesteel.device import find_device
 from firesteel.kernels.op.requirement import UNREAD, VERDICTS
 from firesteel.lab.codec import to_json
@@ -20,13 +18,12 @@ from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.levels.smoke import ask_together, random_prompt
 from firesteel.lab.path.engine_rules import EngineRules, load_rules
 from firesteel.lab.path.evidence import GPU, PathEvidence, describe_machine
-from firesteel.lab.path.imports import ServerImports, find_imports, find_libraries, judge_imports
+from firesteel.lab.path.imports import ServerImports, find_libraries, judge_imports
 from firesteel.lab.path.judge import judge_slots
 from firesteel.lab.path.ledger import ServerLedger
 from firesteel.lab.path.ranks import awaits_ranks, judge_ranks
 from firesteel.lab.path.requirements import judge_requirements, list_references
 from firesteel.lab.path.slots import MOE, SlotState, SlotTable
-from firesteel.lab.servers.supervisor import SupervisedServer
 from firesteel.lab.servers.target import PROOFS_POLL_S, PROOFS_S, Target
 from firesteel.lab.spec import LabSpec
 from firesteel.lab.trace import count_kernels
@@ -44,6 +41,16 @@ class ServerProcess:
     libraries: Mapping[str, list[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, target: Target) -> ServerProcess:
+        if target.server is None:
+            return cls()
+        return cls(
+            imports=target.find_imports(),
+            libraries=find_libraries(target.server.processes.find_living()),
+            environment=target.server.place.environment,
+        )
+
 
 def check_kernel_path(context: LevelContext) -> LevelResult:
     target, spec = context.target, context.spec
@@ -52,7 +59,7 @@ def check_kernel_path(context: LevelContext) -> LevelResult:
     if rules is None:
         checks.add("rules", Verdict.UNPROVEN, why_no_rules(spec))
         return checks.result()
-    process = ServerProcess() if target.server is None else look_at_process(target.server, rules)
+    process = ServerProcess.of(target)
     exercise(target, spec)
     evidence = gather_evidence(target, spec, process)
     expectations = rules.find_expectations(evidence.device, evidence.capability, path=spec.path, expect=spec.expect)
@@ -82,23 +89,6 @@ def exercise(target: Target, spec: LabSpec) -> None:
         for count in (1, 4):
             prompts = [random_prompt(spec.seed + number, 200) for number in range(count)]
             ask_together(lambda prompt: target.api.complete(prompt, max_tokens=8, temperature=0), prompts)
-
-
-def look_at_process(server: SupervisedServer, rules: EngineRules) -> ServerProcess:
-    processes = server.processes.find_living()
-    leader = next((process for process in processes if process.pid == server.processes.leader), None)
-    if leader is None:
-        return ServerProcess(libraries=find_libraries(processes))
-    main = psutil.Process(leader.pid)
-    try:
-        environment = main.environ()
-    except psutil.Error:
-        environment = {}
-    return ServerProcess(
-        imports=find_imports(main, (*rules.packages, *rules.optional_packages)),
-        libraries=find_libraries(processes),
-        environment=environment,
-    )
 
 
 def gather_evidence(target: Target, spec: LabSpec, process: ServerProcess) -> PathEvidence:
@@ -184,6 +174,10 @@ def check_proofs(ledger: ServerLedger, checks: Checks) -> None:
 
 def check_imports(process: ServerProcess, rules: EngineRules, checks: Checks) -> None:
     imports = process.imports
+    if imports.is_silent and rules.packages:
+        checks.add("imports", Verdict.UNPROVEN, f"{imports.interpreter} did not say what it imports")
+        return
     faults = judge_imports(imports, process.libraries, rules.packages)
-    checks.facts |= {"imports": to_json(imports), "libraries": dict(process.libraries)}
+    shown = replace(imports, distributions={})  # EngineInfo has them
+    checks.facts |= {"imports": to_json(shown), "libraries": dict(process.libraries)}
     checks.add("imports", not faults, "; ".join(faults) or imports.in_words())

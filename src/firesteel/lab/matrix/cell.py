@@ -1,87 +1,84 @@
-"""One cell of a matrix: starts a server with its gates, measures it and writes the outcome.
-
-python -m firesteel.lab.matrix.cell SPEC.json
-"""
+"""What a cell is: the lab run of its choice of gates."""
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from firesteel.atomic import write_atomically
+from firesteel.config import hide_secrets
 from firesteel.errors import UserError
-from firesteel.lab.bench.bench import measure
-from firesteel.lab.bench.result import BenchResult
-from firesteel.lab.client.api import Api
-from firesteel.lab.codec import from_json
-from firesteel.lab.matrix.gates import make_flags
-from firesteel.lab.matrix.matrix import OUTCOME, CellSpec
-from firesteel.lab.matrix.result import CRASHED, DONE, CellOutcome
-from firesteel.lab.servers.commands import find_key, find_kind, find_model, make_command
-from firesteel.lab.servers.shutdown import stop_servers_on_signals
-from firesteel.lab.servers.supervisor import SupervisedServer, find_free_port
-from firesteel.lab.servers.target import Target
-
-GB = 1e9
+from firesteel.lab.bench.plan import BenchPlan
+from firesteel.lab.matrix.gates import OWN_ENGINE, list_removed, make_environment, make_flags
+from firesteel.lab.matrix.result import CONFIGURATION, Configuration, Matrix
+from firesteel.lab.matrix.variables import check_beaten
+from firesteel.lab.servers.commands import fixed_environment, split_words
+from firesteel.lab.spec import LabSpec
 
 
-def run_cell(spec: CellSpec, folder: Path) -> CellOutcome:
-    """Returns an outcome also if the server failed."""
-    try:
-        bench = measure_server(spec, folder)
-    except UserError as error:
-        return CellOutcome(status=CRASHED, reason=str(error))
-    if bench.failures:
-        return CellOutcome(status=CRASHED, reason=bench.failures[0], bench=bench)
-    return CellOutcome(status=DONE, figures=first_medians(bench), bench=bench)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellSpec:
+    """The input of a cell's process, which has the values of its variables in its environment."""
+
+    chosen: dict[str, str]
+    spec: LabSpec
+    variables: tuple[str, ...]  # names of those that it sets
 
 
-def measure_server(spec: CellSpec, folder: Path) -> BenchResult:
-    matrix = spec.matrix
-    flags = [*matrix.flags, *make_flags(spec.chosen, engine=matrix.engine)]
-    command = make_command(
-        matrix.engine,
-        model=find_model(matrix.engine, matrix.model),
-        port=find_free_port(),
-        folder=folder,
-        flags=flags,
+def make_cell(matrix: Matrix, chosen: Mapping[str, str]) -> CellSpec:
+    configuration = find_configuration(matrix, chosen)
+    gate_flags = make_flags(chosen, engine=matrix.engine)
+    spec = LabSpec(
+        level=matrix.level,
+        engine=matrix.engine,
+        model=matrix.model,
+        flags=(*matrix.flags, *configuration.flags, *gate_flags),
+        path=configuration.path or matrix.path,
+        expect=configuration.expect or matrix.expect,
+        reference=matrix.reference,
+        reference_url=matrix.reference_url,
+        quick=matrix.quick,
         debug=matrix.debug,
+        ready_s=matrix.ready_s,
+        answer_s=matrix.answer_s,
+        grace_s=matrix.grace_s,
+        keep_going=matrix.keep_going,
+        **find_workload(matrix.plan),
     )
-    command = replace(command, ready_s=matrix.ready_s, grace_s=matrix.grace_s)
-    with SupervisedServer(command, folder) as server:
-        key = find_key(flags, engine=matrix.engine)
-        api = Api(url=command.url, api_key=key, timeout_s=matrix.answer_s)
-        kind = find_kind(matrix.engine)
-        target = Target(api=api, kind=kind, folder=folder, model=matrix.model, server=server)
-        with target.step("a cell of the matrix"):  # diagnoses a server that hangs or is gone
-            return measure(
-                command.url,
-                plan=matrix.plan,
-                api_key=api.api_key,
-                pid=server.processes.leader,
-                startup_s=server.startup_s,
-                timeout_s=api.timeout_s,
+    return CellSpec(chosen=dict(chosen), spec=spec, variables=tuple(find_environment(matrix, chosen)))
+
+
+def find_workload(plan: BenchPlan) -> dict[str, Any]:
+    """Returns the settings of a run that give this plan; none for the usual one."""
+    if plan == BenchPlan():
+        return {}
+    same = {name: getattr(plan, name) for name in ("pp", "tg", "depths", "runs", "warmups", "temperature")}
+    return {**same, "streams": plan.concurrency}
+
+
+def find_environment(matrix: Matrix, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that a cell sets."""
+    kept = {**matrix.environment, **find_configuration(matrix, chosen).environment, **make_environment(chosen)}
+    return {name: value for name, value in kept.items() if name not in list_removed(chosen)}
+
+
+def find_configuration(matrix: Matrix, chosen: Mapping[str, str]) -> Configuration:
+    name = chosen.get(CONFIGURATION, "")
+    return next((known for known in matrix.configurations if known.name == name), Configuration(name=name))
+
+
+def check_environment(matrix: Matrix, chosen: Mapping[str, str]) -> None:
+    """Raises if a variable of a cell would have no effect."""
+    named = [*find_configuration(matrix, chosen).environment, *make_environment(chosen), *list_removed(chosen)]
+    if twice := sorted(name for name in set(named) if named.count(name) > 1):
+        raise UserError(f"{twice[0]} is set by a gate and by the configuration {chosen[CONFIGURATION]}: choose one")
+    fixed = fixed_environment(matrix.engine, debug=matrix.debug)
+    words = [word.removeprefix("--env=").removeprefix("-e") for word in split_words(matrix.engine)]
+    for name in (*named, *matrix.environment):
+        if name in fixed or any(word.startswith(f"{name}=") for word in words):
+            raise UserError(
+                f"{name} cannot be varied: --engine {hide_secrets((matrix.engine,))[0]}"
+                f"{' with --debug' * matrix.debug} sets it; a command line without it leaves it to the matrix"
             )
-
-
-def first_medians(bench: BenchResult) -> dict[str, float]:
-    """Returns the medians of the first workload, peak memory and start-up time."""
-    series = bench.rows[0].series
-    names: tuple[str, ...] = ("tg_tok_s", "pp_tok_s", "ttft_ms")
-    figures = {name: series[name].median for name in names if name in series}
-    if bench.usage is not None:
-        figures["peak_memory_gb"] = (bench.usage.peak_gpu_bytes or bench.usage.peak_memory_bytes) / GB
-    return figures if bench.startup_s is None else {**figures, "startup_s": bench.startup_s}
-
-
-def main() -> None:
-    stop_servers_on_signals()
-    path = Path(sys.argv[1])
-    spec = from_json(CellSpec, json.loads(path.read_text(encoding="utf-8")), str(path))
-    write_atomically(path.with_name(OUTCOME), run_cell(spec, path.parent).as_dict())
-
-
-if __name__ == "__main__":
-    main()
+    if matrix.engine == OWN_ENGINE:
+        check_beaten(make_cell(matrix, chosen).spec.flags, find_environment(matrix, chosen))

@@ -1,4 +1,4 @@
-"""Measures the product of gates, each cell in its own process; continues after an interruption.
+"""Measures the product of gates, each cell as a lab run in its own process; continues after an interruption.
 
 A cell's outcome is a file that is complete or absent. A cell that has one is not measured again, whether it was
 done or crashed. The cells of a folder belong to one matrix; another matrix in the same folder is refused. Each cell
@@ -14,22 +14,24 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from firesteel.atomic import write_atomically
+from firesteel.config import hide_secrets
 from firesteel.errors import UserError
 from firesteel.lab.codec import from_json, to_json
-from firesteel.lab.matrix.gates import name_choice
+from firesteel.lab.matrix.cell import CellSpec, find_environment, make_cell
+from firesteel.lab.matrix.gates import list_removed, name_choice
 from firesteel.lab.matrix.result import (
     CRASHED,
-    DONE,
     TOO_LONG,
     CellOutcome,
     Matrix,
     MatrixResult,
     Origin,
+    hide_variables,
     list_other_origins,
     summarise,
 )
@@ -40,16 +42,8 @@ SPEC, OUTCOME, LOG = "spec.json", "outcome.json", "cell.log"  # files of a cell 
 STACKS_S = 30.0  # for a cell to stop, beyond twice the grace of its server
 TAIL = 2000  # characters of a crashed cell's output
 MAX_NAME = 120  # characters of a file name
-CELL = (sys.executable, "-m", "firesteel.lab.matrix.cell")
+CELL = (sys.executable, "-m", "firesteel.lab.cell")
 OnProgress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellSpec:
-    """The input of a cell's process."""
-
-    matrix: Matrix
-    chosen: dict[str, str]
 
 
 def run_matrix(
@@ -60,7 +54,7 @@ def run_matrix(
     command: Sequence[str] = CELL,
     again: bool = False,
 ) -> MatrixResult:
-    """Measures all cells that have no outcome yet. `again` repeats those that crashed."""
+    """Measures all cells that have no outcome yet. `again` repeats those that have no rank."""
     folder.mkdir(parents=True, exist_ok=True)
     claim(matrix, folder)
     cells, origin = matrix.cells(), Origin.now()
@@ -80,30 +74,50 @@ def run_matrix(
 
 
 def read_known(cells: Sequence[Mapping[str, str]], folder: Path, *, again: bool) -> dict[str, CellOutcome]:
-    """Returns the outcomes that are kept, by slug; `again` drops those of cells that were not done."""
+    """Returns the outcomes that are kept, by slug; `again` drops those of cells that have no rank."""
     outcomes = {slug(chosen): read_outcome(folder / f"{slug(chosen)}.json") for chosen in cells}
-    return {
-        name: outcome for name, outcome in outcomes.items() if outcome and not (again and outcome.status != DONE)
-    }
+    return {name: outcome for name, outcome in outcomes.items() if outcome and not (again and outcome.unranked)}
 
 
 def measure_cell(matrix: Matrix, chosen: Mapping[str, str], folder: Path, command: Sequence[str]) -> CellOutcome:
-    """Runs a cell in its own process, which is stopped whatever happens."""
-    place = folder / slug(chosen)
-    place.mkdir(exist_ok=True)
-    spec, log = place / SPEC, place / LOG
+    place, start = folder / slug(chosen), time.monotonic()
     (place / OUTCOME).unlink(missing_ok=True)
-    spec.touch(mode=0o600)  # it holds API keys
-    content = to_json(CellSpec(matrix=matrix, chosen=dict(chosen)))
-    spec.write_text(json.dumps(content), encoding="utf-8")
-    start = time.monotonic()
-    grace_s = 2 * matrix.grace_s + STACKS_S
-    code = run_child([*command, str(spec)], log, timeout_s=matrix.cell_s, grace_s=grace_s)
+    cell, environment = make_cell(matrix, chosen), find_environment(matrix, chosen)
+    code = run_process(cell, environment, place, command, timeout_s=matrix.cell_s)
     if code is None:
-        outcome = CellOutcome(status=TOO_LONG, reason=f"not done after {matrix.cell_s:.0f} s")
+        outcome = CellOutcome.failed(TOO_LONG, f"not done after {matrix.cell_s:.0f} s")
     else:
-        outcome = read_outcome(place / OUTCOME) or CellOutcome(status=CRASHED, reason=describe_crash(code, log))
-    return replace(outcome, gates=dict(chosen), seconds=time.monotonic() - start)
+        crash = describe_crash(code, place / LOG)
+        outcome = read_outcome(place / OUTCOME) or CellOutcome.failed(CRASHED, crash)
+    return replace(
+        outcome,
+        gates=dict(chosen),
+        flags=tuple(hide_secrets(cell.spec.flags)),
+        environment=hide_variables(environment),
+        folder=f"{folder.name}/{place.name}",
+        seconds=time.monotonic() - start,
+    )
+
+
+def run_process(
+    cell: CellSpec, environment: Mapping[str, str], place: Path, command: Sequence[str], *, timeout_s: float
+) -> int | None:
+    """Runs a cell in its own process, which is stopped whatever happens.
+
+    Returns its exit code, or None if it exceeded `timeout_s`.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / SPEC
+    path.touch(mode=0o600)  # it holds API keys
+    path.write_text(json.dumps(to_json(cell)), encoding="utf-8")
+    return run_child(
+        [*command, str(path)],
+        place / LOG,
+        timeout_s=timeout_s,
+        grace_s=2 * cell.spec.grace_s + STACKS_S,
+        environment=environment,
+        without=list_removed(cell.chosen),
+    )
 
 
 def describe_crash(code: int, log: Path) -> str:

@@ -7,7 +7,7 @@ counts is the spread between rounds. Correctness is checked for the side that is
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,9 +17,10 @@ from firesteel.errors import UserError
 from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.compare.compare import FASTER, THRESHOLD, UNCLEAR, Comparison, compare
 from firesteel.lab.compare.samples import pool_samples
-from firesteel.lab.matrix.gates import make_flags, parse_gates
+from firesteel.lab.matrix.gates import OFF, ON, OWN_ENGINE, WITH, WITHOUT, parse_gates
 from firesteel.lab.matrix.matrix import CELL, OnProgress, read_outcome, run_matrix, slug
 from firesteel.lab.matrix.result import DONE, Matrix
+from firesteel.lab.matrix.variables import ENV
 
 ACCEPTED, REJECTED, MIXED, NO_DIFFERENCE, OPEN = "accepted", "rejected", "mixed", "no difference", "open"
 
@@ -32,7 +33,7 @@ class AnswerVerdict(NamedTuple):
 
 
 NOT_ASKED = AnswerVerdict(None, "not compared: --no-correctness")
-CheckAnswers = Callable[[Sequence[str], Path], AnswerVerdict]  # flags of the server, folder for its results
+CheckAnswers = Callable[[Matrix, Mapping[str, str], Path], AnswerVerdict]  # choice of gates, folder for its results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +77,7 @@ def review_gate(
     answers = NOT_ASKED
     if check is not None:
         on_progress(f"correctness with {gate}={on}")
-        flags = [*matrix.flags, *make_flags({gate: on}, engine=matrix.engine)]
-        answers = check(flags, folder / "correctness")
+        answers = check(matrix, {gate: on}, folder / "correctness")
     verdict, why = judge(compared, answers)
     correct = Criterion(
         criterion="correct", wanted="level 2 passes with the gate on", found=answers.words, met=answers.is_right
@@ -127,9 +127,17 @@ def find_sides(matrix: Matrix) -> tuple[str, tuple[str, str]]:
     return gate, (off, on)
 
 
-def parse_gate(word: str, *, engine: str = "firesteel") -> dict[str, tuple[str, ...]]:
-    """Parses a gate; an on/off setting is reviewed from off to on."""
-    return parse_gates([word if "=" in word else f"{word}=off,on"], engine=engine)
+def parse_gate(word: str, *, engine: str = OWN_ENGINE) -> dict[str, tuple[str, ...]]:
+    """Parses a gate.
+
+    An on/off setting is reviewed from off to on, a flag or variable with one value from without to with it.
+    """
+    if "=" not in word and not word.startswith(ENV):
+        word += f"={OFF},{ON}" if engine == OWN_ENGINE else f"={WITHOUT},{WITH}"
+    gates = parse_gates([word], engine=engine)
+    [(name, values)] = gates.items()
+    may_be_left_out = name.startswith(ENV) or engine != OWN_ENGINE
+    return {name: (WITHOUT, *values)} if may_be_left_out and len(values) == 1 else gates
 
 
 def suppose(gate: str, off: str, on: str) -> str:

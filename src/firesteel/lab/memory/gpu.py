@@ -63,7 +63,7 @@ def _of_processes(library: Any, handles: Sequence[Any], pids: set[int]) -> int |
     except library.NVMLError:
         return None
     ours = [process.usedGpuMemory for process in running if process.pid in pids]
-    if None in ours or not (ours or _is_initial_namespace()):
+    if None in ours or not (ours or is_initial_namespace()):
         return None
     return sum(map(int, ours))
 
@@ -102,7 +102,7 @@ def pick_visible(choice: str, uuids: Sequence[str]) -> list[int]:
     return indices
 
 
-def _is_initial_namespace() -> bool:
+def is_initial_namespace() -> bool:
     """Returns True if the driver's pids are ours, which they are not in most containers."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino == INITIAL_NAMESPACE

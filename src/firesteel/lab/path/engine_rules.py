@@ -79,6 +79,8 @@ class EngineRules:
     engine: str
     packages: tuple[str, ...] = ()  # that its process must be able to import
     optional_packages: tuple[str, ...] = ()  # whose place and version are reported
+    # patterns that only this engine writes: "log" from the start of a message, "kernels" anywhere in a name
+    recognised_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     signs: tuple[Sign, ...] = ()
     paths: tuple[PathRule, ...] = ()
     downgrades: tuple[Downgrade, ...] = ()
@@ -94,6 +96,7 @@ class EngineRules:
                 engine=content["engine"],
                 packages=tuple(content["packages"]),
                 optional_packages=tuple(content.get("optional_packages", ())),
+                recognised_by=_tuples(content.get("recognised_by", {})),
                 signs=(
                     *(cls.load(path.with_name(f"{other}.toml")).signs if other else ()),
                     *(Sign(**_tuples(table)) for table in content["sign"]),

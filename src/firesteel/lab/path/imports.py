@@ -1,4 +1,4 @@
-"""Finds what a server imports: file and version of its packages, PYTHONPATH, and where its machine code is from.
+"""Finds what a server imports: file, version and commit of its packages, and where its machine code is from.
 
 The server's own interpreter is asked, in its environment and folder, so that the answer is what the server got.
 """
@@ -7,41 +7,20 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
+from firesteel.errors import UserError
 from firesteel.lab.codec import from_json
+from firesteel.lab.path.place import Place
+from firesteel.surroundings import find_commit
 
-TIMEOUT_S = 180  # importing vLLM takes a minute on a busy machine
-# Run by the server's interpreter. Packages are found without importing them; flashinfer's distribution is called
-# flashinfer-python. vLLM's own test for FlashInfer's fused MoE decides whether it can be chosen; it is asked only
-# if both are installed.
-FIND = """
-import importlib.metadata, importlib.util, json, sys
-packages = {}
-for name in sys.argv[1:]:
-    spec = importlib.util.find_spec(name)
-    version = ""
-    for distribution in (name, name + "-python"):
-        try:
-            version = version or importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            pass
-    packages[name] = {"file": spec.origin or "", "version": version} if spec else None
-has_fused_moe = None
-if packages.get("vllm") and packages.get("flashinfer"):
-    try:
-        from vllm.utils.flashinfer import has_flashinfer_cutlass_fused_moe
-        has_fused_moe = bool(has_flashinfer_cutlass_fused_moe())
-    except (ImportError, RuntimeError, OSError, AttributeError):
-        pass
-print(json.dumps({"packages": packages, "has_fused_moe": has_fused_moe}))
-"""
+MODULES = ("vllm", "sglang", "firesteel", "flashinfer", "torch", "triton")
+PROGRAM = Path(__file__).with_name("ask_imports.py")
 LIBRARY = re.compile(r"(/\S*?/(?:site-packages|dist-packages)/([^/\s]+))/\S*\.so\S*$")
 
 
@@ -49,19 +28,31 @@ LIBRARY = re.compile(r"(/\S*?/(?:site-packages|dist-packages)/([^/\s]+))/\S*\.so
 class ImportedPackage:
     file: str = ""
     version: str = ""
+    commit: str | None = None  # of the checkout that holds it, or that it was built from
+    is_dirty: bool | None = None  # the checkout differs from that commit
+    real_folder: str = ""  # of the file, without links, as the server's machine or container resolves them
 
     @property
     def folder(self) -> str:
-        return real(Path(self.file).parent) if self.file else ""
+        return self.real_folder or (str(Path(self.file).parent) if self.file else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerImports:
-    """What a server imports; empty if it is not Python or could not be asked."""
+    """What a server imports; empty if it is not Python."""
 
     packages: Mapping[str, ImportedPackage | None] = field(default_factory=dict)  # None: not installed
     has_fused_moe: bool | None = None  # FlashInfer's CUTLASS MoE, as vLLM tests for it; None: not asked
     pythonpath: str = ""
+    interpreter: str = ""
+    python: str = ""  # version of the interpreter
+    cuda: str | None = None  # that torch was built for
+    distributions: Mapping[str, str] = field(default_factory=dict)  # everything installed -> version
+
+    @property
+    def is_silent(self) -> bool:
+        """True if its Python did not answer."""
+        return bool(self.interpreter) and not self.python
 
     @property
     def versions(self) -> dict[str, str]:
@@ -80,29 +71,29 @@ class ServerImports:
         return ", ".join(shown) or "no Python packages"
 
 
-def find_imports(process: psutil.Process, names: Sequence[str]) -> ServerImports:
-    """Asks the interpreter of a process what it would import."""
-    with suppress(psutil.Error, OSError, ValueError, subprocess.SubprocessError):
-        command, environment = process.cmdline(), process.environ()  # no words: the process has just ended
-        interpreter = command[0] if command else ""
-        if not names or "python" not in Path(interpreter).name:
-            return ServerImports()
-        done = subprocess.run(
-            [interpreter, "-c", FIND, *names],
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=True,
-            env=environment,
-            cwd=process.cwd(),
-        )
-        answer = json.loads(done.stdout.splitlines()[-1])  # packages may print lines of their own
-        pythonpath = environment.get("PYTHONPATH", "")
-        return from_json(ServerImports, {**answer, "pythonpath": pythonpath}, "the server's imports")
-    return ServerImports()
+def find_imports(place: Place, names: Sequence[str] = MODULES) -> ServerImports:
+    """Asks the interpreter of a server what it would import; without an answer, only the interpreter is known."""
+    if not names or not place.interpreter:
+        return ServerImports()
+    printed = place.run(place.interpreter, "-c", PROGRAM.read_text(encoding="utf-8"), *names)
+    lines = printed.splitlines() if printed else []
+    with suppress(IndexError, ValueError, UserError):
+        answer = json.loads(lines[-1])  # packages may print lines of their own
+        pythonpath = place.environment.get("PYTHONPATH", "")
+        imports = from_json(ServerImports, {**answer, "pythonpath": pythonpath}, "the server's imports")
+        packages = {name: package and _with_checkout(package, place) for name, package in imports.packages.items()}
+        return replace(imports, interpreter=place.interpreter, packages=packages)
+    return ServerImports(interpreter=place.interpreter)
+
+
+def _with_checkout(package: ImportedPackage, place: Place) -> ImportedPackage:
+    """Returns the package with the state of its checkout, if git tracks its folder."""
+    commit, is_dirty = find_commit(Path(package.file).parent, place.run) if package.file else (None, None)
+    return package if commit is None else replace(package, commit=commit, is_dirty=is_dirty)
 
 
 def find_libraries(processes: Sequence[psutil.Process]) -> dict[str, list[str]]:
-    """Returns the real folders of loaded machine code, by package."""
+    """Returns the folders of loaded machine code, by package; the kernel reports them without links."""
     folders: dict[str, set[str]] = {}
     for process in processes:
         with suppress(OSError):
@@ -110,13 +101,8 @@ def find_libraries(processes: Sequence[psutil.Process]) -> dict[str, list[str]]:
                 Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
             ):
                 if match := LIBRARY.search(line):
-                    folders.setdefault(match[2], set()).add(real(Path(match[1])))
+                    folders.setdefault(match[2], set()).add(match[1])
     return {name: sorted(places) for name, places in sorted(folders.items())}
-
-
-def real(folder: Path) -> str:
-    """Resolves links: the kernel reports mapped files without them, Python keeps those of its search path."""
-    return str(folder.resolve())
 
 
 def judge_imports(

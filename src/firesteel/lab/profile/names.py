@@ -9,23 +9,50 @@ import re
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from firesteel.kernels.op.profile import ATTENTION, COPIES, DENSE, EXPERTS, NORM, SAMPLING
+from firesteel.kernels.op.profile import (
+    ATTENTION,
+    DENSE,
+    EXPERTS,
+    MOE_OVERHEAD,
+    MOVEMENT,
+    NORM,
+    QUANTISATION,
+    SAMPLING,
+)
 from firesteel.kernels.registry import ALL_OPS, NETWORK_OPS
 from firesteel.measure.roofline.roofline import OpCost, StepCost
 
 OTHER, GAPS = "other", "gaps"
+# A word inside the name of a kernel that multiplies, attends or normalises says only what is fused into it.
+FUSED = "gemm|gemv|matmul|mul_mat|cutlass::device_kernel|mainloop|marlin::marlin|attention|attn|norm|silu|swiglu"
 # The first match counts.
 RULES = (
     (SAMPLING, r"argmax|top_?p|multinomial|sampl|logits_processor|penalt"),
+    (MOVEMENT, r"repack"),
+    (
+        MOE_OVERHEAD,
+        r"rout|topk_?(gating|moe|softmax)|argsort|mm_ids|bitmatrix|keyed_add|_finalize_|finalizemoe|expandinput|"
+        r"moe_?(align|sum|sort|permute|unpermute|scatter|gather|reduce|prefix|finalize|combine|count)|"
+        r"(sort|permute|scatter|gather|count|combine)_?(moe|expert)|expert_?(offset|sort|count|map)",
+    ),
+    (QUANTISATION, rf"^(?!.*({FUSED})).*(quant|to_mxfp|from_mxfp|downcast|upcast|scaled_fp8)"),
     (
         EXPERTS,
-        r"moe|expert|rout|topk_?gating|grouped_?(gemm|mm|matmul)|mul_mat_id|swiglu|silu_and_mul|fused_gate|matmul_ogs|"
-        r"groupproblemshape|mainloopsm\d+array|bmm_\w+_mxe2m1|b12x",
+        r"moe|expert|grouped_?(gemm|mm|matmul)|mul_mat_id|swiglu|silu_and_mul|act_and_mul|fused_gate|matmul_ogs|"
+        r"groupproblemshape|mainloopsm\d+array|bmm_\w+_mxe2m1|b12x|gemv_fp4|mul_mat\w*(<\(ggml_type\)39\b|mxfp4)",
     ),
-    (ATTENTION, r"attention|flash|fmha|paged|mha|kv_write|reshape_and_cache|rope|rotary|sdpa|scaled_dot"),
-    (COPIES, r"mem(cpy|set)|aten::copy_|aten::to\b"),
+    (
+        ATTENTION,
+        r"attention|attn|flash(?!infer)|fmha|paged|mha|kv_write|reshape_and_cache|rope|rotary|sdpa|scaled_dot|xqa|"
+        r"mergestate|soft_max_f32",
+    ),
+    (
+        MOVEMENT,
+        r"mem(cpy|set)|cop(y|ies)|aten::(to|cat|clone|contiguous|index\w*|gather|scatter|embedding)\b|catarray|\bcpy|"
+        r"_cat_|indexing|index_?(select|put|copy)|[gs]et_rows|embed|fill|transpose|(vectorized_)?gather|scatter",
+    ),
     (DENSE, r"linear|gemm|gemv|matmul|mul_mat|cutlass|nvjet|marlin|addmm|aten::(mm|bmm)|splitk|dot_"),
-    (NORM, r"norm|elementwise|vectorized|quantize|aten::|reduce|index|embed|fill|cat|add|mul"),
+    (NORM, r"norm|elementwise|vectorized|aten::|reduce|add|mul"),
 )
 # They multiply the dense layers and, before choose_kernel, the router's matrix.
 SHARED = ("vector_kernel", "tile_kernel")
@@ -43,6 +70,7 @@ def _list_own() -> dict[str, KernelLabel]:
         if op.profile is not None:
             for name, reads in {op.name: op.profile.reads, **op.profile.kernels}.items():
                 own[name] = KernelLabel(op.profile.category, tuple(reads.split()))
+            own |= {name: KernelLabel(category) for name, category in op.profile.beside.items()}
     return own
 
 
@@ -58,10 +86,10 @@ def label_kernels(names: Collection[str]) -> dict[str, KernelLabel]:
     has_library = any(label.category == DENSE for name, label in labels.items() if name not in own)
     shared = [name for name in SHARED if name in labels]
     if len(shared) == 2:  # with more than one token, tiles multiply the dense layers
-        labels["vector_kernel"] = KernelLabel(EXPERTS, ("route",))
+        labels["vector_kernel"] = KernelLabel(MOE_OVERHEAD, ("route",))
         labels["tile_kernel"] = KernelLabel(DENSE, ("linear.plain",))
     elif shared and has_library:  # cuBLAS multiplies them
-        labels[shared[0]] = KernelLabel(EXPERTS, ("route",))
+        labels[shared[0]] = KernelLabel(MOE_OVERHEAD, ("route",))
     return labels
 
 

@@ -60,6 +60,7 @@ class HostTime:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     source: str
+    unit: str = "step"  # what is counted: "step", or "prompt" from its submission to its first token
     steps: int
     step_ms: float  # the whole profile divided by its steps
     measured_ms: float | None = None  # per step without a profiler, if it was measured
@@ -78,11 +79,13 @@ class Profile:
         return self.measured_ms is None or abs(self.sum_ms / self.measured_ms - 1) <= CLOSE
 
     def in_words(self) -> str:
-        words = f"categories and gaps add up to {self.sum_ms:.3f} ms per step, over {self.steps} steps"
+        words = (
+            f"categories and gaps add up to {self.sum_ms:.3f} ms per {self.unit}, over {self.steps} {self.unit}s"
+        )
         if self.measured_ms is None:
             return words
         difference = 100 * (self.sum_ms / self.measured_ms - 1)
-        return f"{words}; without a profiler a step took {self.measured_ms:.3f} ms ({difference:+.1f} %)"
+        return f"{words}; without a profiler a {self.unit} took {self.measured_ms:.3f} ms ({difference:+.1f} %)"
 
     def as_dict(self) -> dict[str, Any]:
         layers = [row.as_dict() for row in self.layers]
@@ -105,6 +108,7 @@ def compute_profile(
     slices: Sequence[Slice],
     *,
     source: str,
+    unit: str = "step",
     steps: int | None = None,
     window_us: tuple[float, float] | None = None,
     num_layers: int | None = None,
@@ -116,7 +120,7 @@ def compute_profile(
 
     If `steps` is None, it is guessed from how often kernels ran.
     """
-    steps = guess_steps(slices) if steps is None else steps
+    steps = guess_steps(slices, is_cut=window_us is not None) if steps is None else steps
     if steps < 1:
         raise UserError(f"steps = {steps}: must be at least 1")
     owned, gaps_us = own_time(slices, window_us)
@@ -128,6 +132,7 @@ def compute_profile(
     kernel_bytes, category_bytes = ({}, {}) if cost is None else count_bytes(labels, cost)
     return Profile(
         source=source,
+        unit=unit,
         steps=steps,
         step_ms=(sum(owned) + gaps_us) / steps / 1e3,
         measured_ms=measured_ms,
@@ -148,11 +153,14 @@ def own_time(slices: Sequence[Slice], window_us: tuple[float, float] | None = No
     return owned, gaps + (0.0 if window_us is None else max(0.0, window_us[1] - until))
 
 
-def guess_steps(slices: Sequence[Slice]) -> int:
-    """Returns the greatest common divisor of the calls of each sampling kernel or, without one, of each kernel."""
+def guess_steps(slices: Sequence[Slice], *, is_cut: bool = False) -> int:
+    """Returns the greatest common divisor of the calls of each sampling kernel or, without one, of each kernel.
+
+    A window cuts through steps: there it is the number of calls of the rarest sampling kernel.
+    """
     calls = Counter(piece.name for piece in slices)
-    once_per_step = [count for name, count in calls.items() if classify(name) == SAMPLING]
-    return math.gcd(*(once_per_step or calls.values()))
+    per_step = [count for name, count in calls.items() if classify(name) == SAMPLING]
+    return min(per_step) if is_cut and per_step else math.gcd(*(per_step or calls.values()))
 
 
 def _categories(

@@ -22,7 +22,7 @@ from firesteel.types import SamplingParams
 
 MAX_BYTES = 2 << 30  # of a checkpoint that is computed locally
 CACHE_GIB = 0.25
-CURE = "name a server to compare with by --reference-url"
+CURE = "name a server to compare with by --reference-url, or one recorded by lab reference by --reference"
 
 
 class ReferenceFailed(UserError):
@@ -169,6 +169,11 @@ def read_margin(api: Api, token_ids: Sequence[int]) -> float | None:
             raise
         return None
     ranked = (answer["choices"][0].get("logprobs") or {}).get("top_logprobs") or []
-    first = ranked[0] if ranked and isinstance(ranked[0], dict) else {}
-    values = sorted((float(value) for value in first.values() if isinstance(value, int | float)), reverse=True)
-    return values[0] - values[1] if len(values) >= 2 and all(map(math.isfinite, values[:2])) else None
+    return find_margin(ranked[0]) if ranked else None
+
+
+def find_margin(ranked: Any) -> float | None:
+    """Returns the nats between the two most likely tokens of one position; None if it does not list two."""
+    values = ranked.values() if isinstance(ranked, dict) else ()
+    likely = sorted((float(value) for value in values if isinstance(value, int | float)), reverse=True)[:2]
+    return likely[0] - likely[1] if len(likely) == 2 and all(map(math.isfinite, likely)) else None

@@ -15,7 +15,10 @@ from firesteel.lab.client.api import Api
 from firesteel.lab.client.wire import RequestFailed
 from firesteel.lab.servers.target import Target, is_refusal
 
+CONTINUED = 32  # tokens of a greedy continuation
+NUM_PROMPTS = 24
 MIN_TOKENS = 2  # the first has no log-probability
+PROBE = "Naïve café, 12345 → x_1 = [3.5];\n\tdef f(x): return not x  # Straße"  # vocabularies split it differently
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

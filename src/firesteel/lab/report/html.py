@@ -3,34 +3,102 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Sequence
 from html import escape
-from typing import Any
+from pathlib import Path
+from urllib.parse import quote
 
-from firesteel.lab.report.document import Cell, Chart, Document, Fold, Paragraph, Part, Raw, Section, Table
-from firesteel.lab.report.style import CSS
+from firesteel.lab.report.document import (
+    ICONS,
+    Badge,
+    Cell,
+    Chart,
+    CheckList,
+    CheckRow,
+    Document,
+    Fold,
+    Highlight,
+    Paragraph,
+    Part,
+    Section,
+    Table,
+)
+from firesteel.lab.report.html_table import WIDE, has_heat, is_small, write_name, write_table
 
-NUMBER = re.compile(r"^[-+~≈<>]?\s?[\d][\d.,]*\s?(%|k|M|G|s|ms|us|MB|GB|GiB|tok/s|GB/s|x)?$|^$|^-$")
-WIDE = 4  # columns from which a table takes the full width
-SHORT = 20  # characters of a cell that is not wrapped
-MAX_RAW = 2_000_000  # characters of one data block
+STYLE = Path(__file__).with_name("page.css")
 
 
 def to_html(document: Document) -> str:
-    links = "".join(f'<a href="#{_anchor(section)}">{escape(section.title)}</a>' for section in document.sections)
-    lines = "".join(f"<li>{escape(line)}</li>" for line in document.lines)
-    verdict = f"<strong>{escape(document.verdict)}</strong>" + (f"<ul>{lines}</ul>" if lines else "")
+    style = re.sub(r"\s*\n\s*", "\n", STYLE.read_text(encoding="utf-8"))
     body = "\n".join(_section(section) for section in document.sections)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        f"<title>{escape(document.title)}</title><style>{CSS}</style></head>\n<body><main>"
-        f'<h1>{escape(document.title)}</h1><div class="verdict {document.tone}">{verdict}</div>'
-        f"<nav>{links}</nav>\n{body}</main></body></html>\n"
+        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
+        f"<title>{escape(document.title)}: {escape(document.verdict)}</title>\n<style>\n{style}</style></head>\n"
+        f"<body><main>{_head(document)}\n{body}</main></body></html>\n"
     )
+
+
+def _head(document: Document) -> str:
+    """Writes all that comes before the first section."""
+    facts = "".join(f"<li>{escape(fact)}</li>" for fact in document.facts)
+    lines = "".join(f"<li>{escape(line)}</li>" for line in document.lines)
+    reduced = _list("".join(f"<li>{escape(line)}</li>" for line in document.reductions), "lines")
+    if reduced:
+        number = len(document.reductions)
+        title = f"{number} part{'s' * (number > 1)} of this run {'were' if number > 1 else 'was'} reduced"
+        reduced = f"<details><summary>{title}</summary>{reduced}</details>"
+    words = f"<strong>{escape(document.verdict)}</strong>{_list(lines, 'lines')}{reduced}"
+    links = "".join(f'<a href="#{_anchor(section)}">{escape(section.title)}</a>' for section in document.sections)
+    attention = f"<h2>What needs attention</h2>{_findings(document.findings)}" if document.findings else ""
+    return (
+        f"<header><h1>{escape(document.title)}</h1>{_list(facts, 'facts')}</header>\n"
+        f'<div class="verdict {document.tone}">{_icon(document.tone)}<div>{words}</div></div>\n'
+        f"{_list(''.join(map(_highlight, document.highlights)), 'highlights', 'Key figures')}\n"
+        f"{_list(''.join(map(_badge, document.badges)), 'badges', 'Slots of the kernel path')}\n"
+        + (f'<section class="attention">{attention}</section>\n' if attention else "")
+        + _files(document)
+        + (f'<nav aria-label="Sections">{links}</nav>\n' if len(document.sections) > 1 else "")
+    )
+
+
+def _list(items: str, kind: str, label: str = "") -> str:
+    named = f' aria-label="{label}"' if label else ""
+    return f'<ul class="{kind}"{named}>{items}</ul>' if items else ""
+
+
+def _highlight(figure: Highlight) -> str:
+    remark = figure.remark or Cell("")
+    remark_text = "<br>".join(map(escape, remark.text.split("\n")))
+    lines = (
+        f'<span class="name">{escape(figure.name)}</span>',
+        f"<span><strong>{escape(figure.value)}</strong> {escape(figure.unit)}</span>",
+        *(f"<small>{escape(words)}</small>" for words in (figure.interval, figure.note) if words),
+        f'<small class="remark {remark.tone}">{remark_text}</small>' if remark.text else "",
+    )
+    return f"<li>{''.join(lines)}</li>"
+
+
+def _badge(badge: Badge) -> str:
+    name = f'<span class="name">{escape(badge.name)}</span>'
+    value = f"<b>{write_name(badge.value)}</b>" if badge.value else ""
+    return (
+        f'<li class="{badge.tone or "plain"}">{_icon(badge.tone)}<span>{name} '
+        f"{value}<small>{escape(badge.status)}</small></span></li>"
+    )
+
+
+def _files(document: Document) -> str:
+    """Writes the command that repeats the run, to be selected as a whole, and links to files beside the page."""
+    field = ""
+    if document.command:
+        rows = 1 + len(document.command) // 100
+        field = f'<label>Run it again<textarea readonly rows="{rows}">{escape(document.command)}</textarea></label>'
+    links = "".join(f'<li><a href="{quote(link.target)}">{escape(link.text)}</a></li>' for link in document.links)
+    content = field + _list(links, "links", "Files")
+    return f'<div class="files">{content}</div>\n' if content else ""
 
 
 def _section(section: Section) -> str:
@@ -51,79 +119,55 @@ def _parts(parts: Sequence[Part]) -> str:
 
 
 def _is_drawing(part: Part) -> bool:
-    if not isinstance(part, Table):
-        return isinstance(part, Chart)
-    has_heat = any(isinstance(cell, Cell) and cell.heat is not None for row in part.rows for cell in row)
-    return has_heat and len(part.headings) < WIDE
+    if isinstance(part, Table):
+        return is_small(part) or (has_heat(part) and len(part.headings) < WIDE)
+    return isinstance(part, Chart)
 
 
 def _part(part: Part) -> str:
     match part:
         case Paragraph():
-            return f'<p class="{part.tone}">{escape(part.text)}</p>'
+            return f'<p class="{part.tone}">{escape(part.text)}</p>' if part.tone else f"<p>{escape(part.text)}</p>"
         case Table():
-            return _table(part)
+            return write_table(part)
         case Chart():
-            note = f"<figcaption>{escape(part.note)}</figcaption>" if part.note else ""
-            return f"<figure><h3>{escape(part.title)}</h3>{part.svg}{note}</figure>"
-        case Raw():
-            return _fold(part.title, f"<pre>{escape(format_raw(part.content))}</pre>")
+            return _chart(part)
+        case CheckList():
+            return _findings(part.rows)
         case Fold():
-            return _fold(part.title, _parts(part.parts))
+            return _fold(part)
 
 
-def _fold(title: str, content: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>{content}</details>"
+def _chart(chart: Chart) -> str:
+    drawing = chart.svg.replace("<svg ", f'<svg aria-label="{escape(chart.title)}" ', 1)
+    note = f"<figcaption>{escape(chart.note)}</figcaption>" if chart.note else ""
+    table = "" if chart.table is None else _fold(Fold("as a table", [chart.table]))
+    return f"<figure><h3>{escape(chart.title)}</h3>{drawing}{note}{table}</figure>"
 
 
-def _table(table: Table) -> str:
-    rows = [[cell if isinstance(cell, Cell) else Cell(str(cell)) for cell in row] for row in table.rows]
-    columns = [[row[index] for row in rows if index < len(row)] for index in range(len(table.headings))]
-    numeric = [_is_numeric(cells) for cells in columns]
-    head = "".join(
-        f'<th class="{_heading_class(cells)}">{escape(heading)}</th>'
-        for heading, cells in zip(table.headings, columns, strict=True)
-    )
-    body = "".join("<tr>" + "".join(map(_cell, row, numeric)) + "</tr>" for row in rows)
-    caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
-    width = "wide" if len(table.headings) >= WIDE else ""
-    content = f"{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-    return f'<div class="scroll"><table class="{width}">{content}</table></div>'
+def _findings(rows: Sequence[CheckRow]) -> str:
+    items = []
+    for row in rows:
+        text = "<br>".join(map(escape, row.text.split("\n")))
+        words = f"<p>{text}</p>" if row.text else ""
+        cure = (
+            f'<p class="cure"><b>Cure</b> {"<br>".join(map(escape, row.cure.split("; ")))}</p>' if row.cure else ""
+        )
+        name = f'<b>{escape(row.name)}</b> <span class="status {row.tone}">{escape(row.status)}</span>'
+        items.append(f"<li>{_icon(row.tone)}<div><p>{name}</p>{words}{cure}</div></li>")
+    return _list("".join(items), "findings")
 
 
-def _is_numeric(cells: Sequence[Cell]) -> bool:
-    return bool(cells) and all(NUMBER.match(cell.text) for cell in cells)
+def _fold(fold: Fold) -> str:
+    title = escape(fold.title)
+    if fold.status:
+        status = f'<span class="status {fold.tone}">{escape(fold.status)}</span>'
+        title = f"{_icon(fold.tone)}<b>{title}</b> {status} <small>{escape(fold.note)}</small>"
+    kind = f' class="level {fold.tone}"' if fold.status else ""
+    opened = " open" if fold.is_open else ""
+    return f"<details{kind}{opened}><summary>{title}</summary>{_parts(fold.parts)}</details>"
 
 
-def _heading_class(cells: Sequence[Cell]) -> str:
-    if any(cell.heat is not None for cell in cells):
-        return "heat"
-    return "number" if _is_numeric(cells) else ""
-
-
-def _cell(cell: Cell, is_number: bool) -> str:
-    kinds = [cell.tone] if cell.tone else []
-    kinds += ["number"] if is_number else ["word"] if len(cell.text) <= SHORT else []
-    style = ""
-    if cell.heat is not None:
-        kinds, style = [cell.tone, "heat"], f' style="--share: {cell.heat:.3f}"'
-    return f'<td class="{" ".join(kinds)}"{style}>{escape(cell.text)}</td>'
-
-
-def format_raw(content: Any) -> str:
-    """Returns text as it is, anything else as JSON with short values on one line."""
-    text = content if isinstance(content, str) else _json(content)
-    return text if len(text) <= MAX_RAW else f"{text[:MAX_RAW]}\n… the rest is in result.json"
-
-
-def _json(content: Any, depth: int = 0) -> str:
-    flat = json.dumps(content, default=str, ensure_ascii=False)
-    if len(flat) < 110 or not isinstance(content, dict | list) or depth > 6:
-        return flat
-    space, closing = "  " * (depth + 1), "  " * depth
-    if isinstance(content, dict):
-        lines = [f"{space}{json.dumps(str(key))}: {_json(value, depth + 1)}" for key, value in content.items()]
-        return "{\n" + ",\n".join(lines) + f"\n{closing}}}"
-    if not any(isinstance(item, dict | list) for item in content):
-        return flat
-    return "[\n" + ",\n".join(f"{space}{_json(item, depth + 1)}" for item in content) + f"\n{closing}]"
+def _icon(tone: str) -> str:
+    """Writes the sign of a verdict, which is always beside its words."""
+    return f'<span class="icon {tone or "plain"}" aria-hidden="true">{ICONS[tone]}</span>'

@@ -3,31 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from firesteel.lab.report.document import (
     BAD,
     DOUBTFUL,
     GOOD,
+    Badge,
     Cell,
     Chart,
+    CheckList,
+    CheckRow,
     Document,
     Fold,
+    Highlight,
     Paragraph,
     Part,
-    Raw,
     Table,
 )
-from firesteel.lab.report.html import format_raw
 
 ICONS = {GOOD: "✅ ", BAD: "❌ ", DOUBTFUL: "⚠️ "}
-MAX_RAW = 20_000  # characters of one data block
 
 
 def to_markdown(document: Document) -> str:
-    head = [f"# {document.title}", f"**{ICONS.get(document.tone, '')}{document.verdict}**"]
-    head += ["\n".join(f"- {line}" for line in document.lines)] if document.lines else []
+    reductions = [f"reduced: {line}" for line in document.reductions]
+    head = [f"# {document.title}", " · ".join(document.facts), f"**{_icon(document.tone)}{document.verdict}**"]
+    head.append("\n".join(f"- {line}" for line in (*document.lines, *reductions)))
+    head += [_highlights(document.highlights)] if document.highlights else []
+    head += [_table(_badges(document.badges))] if document.badges else []
+    head += [f"## What needs attention\n\n{_findings(document.findings)}"] if document.findings else []
+    head += [f"Run it again:\n\n```\n{document.command}\n```"] if document.command else []
+    head.append(" · ".join(f"[{link.text}]({quote(link.target)})" for link in document.links))
     body = [text for section in document.sections for text in (f"## {section.title}", *_parts(section.parts))]
-    return "\n\n".join([*head, *body]) + "\n"
+    return "\n\n".join(text for text in (*head, *body) if text) + "\n"
+
+
+def _highlights(figures: Sequence[Highlight]) -> str:
+    rows = [
+        [
+            figure.name,
+            f"**{figure.value}** {figure.unit}",
+            figure.interval,
+            figure.note,
+            figure.remark or "",
+        ]
+        for figure in figures
+    ]
+    return _table(Table(["figure", "median", "interval", "of", "change"], rows))
+
+
+def _badges(badges: Sequence[Badge]) -> Table:
+    cells = [Cell(f"{badge.value} {badge.status}".strip(), badge.tone) for badge in badges]
+    return Table([badge.name for badge in badges], [cells])
 
 
 def _parts(parts: Sequence[Part]) -> list[str]:
@@ -37,25 +64,44 @@ def _parts(parts: Sequence[Part]) -> list[str]:
 def _part(part: Part) -> list[str]:
     match part:
         case Paragraph():
-            return [ICONS.get(part.tone, "") + part.text]
+            return [_icon(part.tone) + part.text]
         case Table():
             return [_table(part)]
         case Chart():
             note = [part.note] if part.note else []
-            return [f"### {part.title}", *([_table(part.table)] if part.table else []), *note]
-        case Raw():
-            text = format_raw(part.content)
-            text = text if len(text) <= MAX_RAW else f"{text[:MAX_RAW]}\n… the rest is in result.json"
-            return [f"<details><summary>{part.title}</summary>\n\n```\n{text}\n```\n\n</details>"]
+            return [] if part.table is None else [f"### {part.title}", _table(part.table), *note]
+        case CheckList():
+            return [_findings(part.rows)]
         case Fold():
-            return [f"<details><summary>{part.title}</summary>", *_parts(part.parts), "</details>"]
+            words = ", ".join(word for word in (part.status, part.note) if word)
+            title = _icon(part.tone) + part.title + (f": {words}" if words else "")
+            return [f"<details><summary>{title}</summary>", *_parts(part.parts), "</details>"]
+
+
+def _findings(rows: Sequence[CheckRow]) -> str:
+    lines = []
+    for row in rows:
+        words = " ".join(word for word in (f"**{row.name}** {row.status}:", row.text) if word)
+        lines.append(f"- {_icon(row.tone)}{words}".replace("\n", " / ").rstrip(":"))
+        lines += [f"  - cure: {row.cure}"] if row.cure else []
+    return "\n".join(lines)
 
 
 def _table(table: Table) -> str:
-    lines = [_row(table.headings), "|" + "---|" * len(table.headings), *(_row(row) for row in table.rows)]
+    title = [f"**{table.title}**", ""] if table.title else []
+    lines = [*title, _row(table.headings), "|" + "---|" * len(table.headings), *(_row(row) for row in table.rows)]
     return "\n".join(lines) + (f"\n\n{table.caption}" if table.caption else "")
 
 
 def _row(cells: Sequence[Cell | str]) -> str:
-    texts = [ICONS.get(cell.tone, "") + cell.text if isinstance(cell, Cell) else str(cell) for cell in cells]
-    return "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in texts) + " |"
+    texts = [_cell(cell) if isinstance(cell, Cell) else str(cell) for cell in cells]
+    return "| " + " | ".join(text.replace("|", "\\|").replace("\n", "<br>") for text in texts) + " |"
+
+
+def _cell(cell: Cell) -> str:
+    text = f"[{cell.text}]({quote(cell.link)})" if cell.link else cell.text
+    return _icon(cell.tone) + text + (f" ({cell.note})" if cell.note else "")
+
+
+def _icon(tone: str) -> str:
+    return ICONS.get(tone, "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from firesteel.lab.report.charts import ChartLine, line_chart, stacked_chart
+from firesteel.lab.report.charts import line_chart, line_of, stacked_chart
 from firesteel.lab.report.document import DOUBTFUL, GOOD, Chart, Document, Paragraph, Part, Section, Table
 from firesteel.lab.report.html import to_html
 from firesteel.measure.roofline.curves import BatchPoint, DraftPoint
@@ -76,25 +76,25 @@ def _batch_parts(points: Sequence[BatchPoint]) -> list[Part]:
         Chart(
             "Ceiling",
             line_chart(
-                [ChartLine("all requests", together), ChartLine("each request", alone)],
+                [line_of("all requests", together), line_of("each request", alone)],
                 x_title="requests",
                 y_title="tok/s",
             ),
         ),
         Chart(
             "Distinct experts per layer",
-            line_chart([ChartLine("experts", experts)], x_title="requests", y_title=""),
+            line_chart([line_of("experts", experts)], x_title="requests", y_title=""),
         ),
-        Chart("Bytes per token", line_chart([ChartLine("GB per token", moved)], x_title="requests", y_title="GB")),
+        Chart("Bytes per token", line_chart([line_of("GB per token", moved)], x_title="requests", y_title="GB")),
         Paragraph("Memory only: if arithmetic is slower than reading, the true ceiling is lower."),
     ]
 
 
 def _draft_parts(points: Sequence[DraftPoint]) -> list[Part]:
-    cost = ChartLine("cost", [(point.drafted, point.cost) for point in points])
+    cost = line_of("cost", [(point.drafted, point.cost) for point in points])
     lengths = [(point.drafted, point.length) for point in points if point.length is not None]
-    most = ChartLine("maximum gain", [(point.drafted, point.drafted + 1.0) for point in points], is_dashed=True)
-    lines = [cost, *([ChartLine("gain at the given acceptance", lengths)] if lengths else []), most]
+    most = line_of("maximum gain", [(point.drafted, point.drafted + 1.0) for point in points], is_dashed=True)
+    lines = [cost, *([line_of("gain at the given acceptance", lengths)] if lengths else []), most]
     even = [(point.drafted, 100 * point.break_even_acceptance) for point in points if point.break_even_acceptance]
     charts: list[Part] = [
         Chart(
@@ -104,6 +104,6 @@ def _draft_parts(points: Sequence[DraftPoint]) -> list[Part]:
         ),
     ]
     if even:
-        drawing = line_chart([ChartLine("break-even", even)], x_title="drafted tokens", y_title="acceptance, %")
+        drawing = line_chart([line_of("break-even", even)], x_title="drafted tokens", y_title="acceptance, %")
         charts.append(Chart("Acceptance from which speculation pays", drawing))
     return charts

@@ -12,10 +12,12 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from firesteel.config import HIDDEN, is_secret, told_environment
 from firesteel.engine.process.crash import CrashReport, write_bundle
+from firesteel.lab.servers.bystanders import Bystanders
 from firesteel.lab.servers.diagnosis import Diagnosis
 
 LOG_LINES = 400
@@ -24,6 +26,7 @@ TIMEOUT_S = 15
 KERNEL_WORDS = re.compile(
     r"\bXid\b|NVRM|oom-kill|out of memory|Killed process|segfault|general protection|traps:", re.IGNORECASE
 )
+NO_PROCESSES: Mapping[int, str] = MappingProxyType({})
 KERNEL_LOGS = (("dmesg",), ("journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--lines=5000"))
 KERNEL_CURE = (
     "to get the kernel's messages next time: sudo sysctl kernel.dmesg_restrict=0, or add this user to the group "
@@ -44,6 +47,7 @@ class CrashEvidence:
     kernel_messages: Sequence[str]
     step: str
     nvidia_smi: str = ""  # before the server was stopped
+    container: Mapping[str, Any] = field(default_factory=dict)  # its id, image, digest and state
     stopped: Mapping[str, Any] = field(default_factory=dict)
     ledger: Sequence[Mapping[str, Any]] = ()
     in_flight: Sequence[str] = ()
@@ -70,6 +74,7 @@ def write_crash_bundle(folder: Path, evidence: CrashEvidence) -> Path:
             "processes": list(evidence.processes),
             "kernel_messages": list(evidence.kernel_messages),
             "nvidia_smi": evidence.nvidia_smi,
+            **({"container": dict(evidence.container)} if evidence.container else {}),
             "environment": told_environment(evidence.environment),
         },
     )
@@ -105,25 +110,27 @@ def read_tail(path: Path, num_lines: int = LOG_LINES, num_bytes: int = TAIL_BYTE
 
 
 class KernelLog:
-    """Kernel messages about GPUs, memory and faults since this object was created."""
+    """Kernel messages about GPUs, memory and faults since this object was created, but not about other programs."""
 
     def __init__(self) -> None:
         self._before, _ = read_kernel_log()
+        self._bystanders = Bystanders.now()
 
-    def new_messages(self) -> list[str]:
-        """Returns nothing if the kernel's log cannot be read."""
-        return self._read()[0]
+    def new_messages(self, ours: Mapping[int, str] = NO_PROCESSES) -> list[str]:
+        """Returns nothing if the kernel's log cannot be read; `ours` are pids and names of the server."""
+        return self._read(ours)[0]
 
-    def messages_or_reason(self) -> list[str]:
+    def messages_or_reason(self, ours: Mapping[int, str] = NO_PROCESSES) -> list[str]:
         """Returns the new messages, or why they cannot be read."""
-        messages, reason = self._read()
+        messages, reason = self._read(ours)
         return [reason] if reason else messages
 
-    def _read(self) -> tuple[list[str], str]:
+    def _read(self, ours: Mapping[int, str]) -> tuple[list[str], str]:
         last = self._before[-1] if self._before else None
         now, reason = read_kernel_log()
         since = now[now.index(last) + 1 :] if last in now else now
-        return [line for line in since if KERNEL_WORDS.search(line)], reason
+        told = [line for line in since if KERNEL_WORDS.search(line)]
+        return [line for line in told if not self._bystanders.are_meant(line, ours)], reason
 
 
 def read_kernel_log() -> tuple[list[str], str]:

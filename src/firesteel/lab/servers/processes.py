@@ -53,6 +53,7 @@ class ServerProcesses:
     def __init__(self, leader: int, marker: str) -> None:
         self.leader, self.marker = leader, marker
         self._known: dict[int, float] = {}  # pid -> creation time
+        self.names: dict[int, str] = {}  # of all that were ever described, by pid
 
     def find(self) -> list[psutil.Process]:
         """Returns all processes, zombies included."""
@@ -72,7 +73,9 @@ class ServerProcesses:
 
     def describe_all(self, *, known_only: bool = False) -> list[ProcessInfo]:
         processes = self.find_known() if known_only else self.find()
-        return [info for process in processes if (info := describe(process)) is not None]
+        described = [info for process in processes if (info := describe(process)) is not None]
+        self.names |= {info.pid: info.name for info in described}
+        return described
 
     def find_living(self) -> list[psutil.Process]:
         return [process for process in self.find() if status_of(process) not in (psutil.STATUS_ZOMBIE, None)]

@@ -19,10 +19,13 @@ class ServerExit:
     seconds: float
     orphans: tuple[ProcessInfo, ...] = ()  # processes that outlived the first one and were killed
     port_is_free: bool = True
+    container_left: str = ""  # why its container could not be removed
 
     @property
     def is_clean(self) -> bool:
-        return self.how in (BY_ITSELF, ON_SIGTERM) and not self.orphans and self.port_is_free
+        return (
+            self.how in (BY_ITSELF, ON_SIGTERM) and not (self.orphans or self.container_left) and self.port_is_free
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "is_clean": self.is_clean, "words": self.in_words()}
@@ -31,4 +34,5 @@ class ServerExit:
         left = ", ".join(process.in_words() for process in self.orphans)
         orphans = [f"left {left} behind"] if self.orphans else []
         port = [] if self.port_is_free else ["its port is still taken"]
-        return "; ".join([f"exited {self.how} within {self.seconds:.1f} s", *orphans, *port])
+        container = [f"its container was not removed: {self.container_left}"] if self.container_left else []
+        return "; ".join([f"exited {self.how} within {self.seconds:.1f} s", *orphans, *port, *container])

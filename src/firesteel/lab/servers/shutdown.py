@@ -66,9 +66,11 @@ def run_child(
     timeout_s: float | None = None,
     grace_s: float = GRACE_S,
     environment: Mapping[str, str] = MappingProxyType({}),
+    without: tuple[str, ...] = (),
 ) -> int | None:
-    """Runs a command in its own session and stops it whatever happens; `environment` is added to this process's.
+    """Runs a command in its own session and stops it whatever happens.
 
+    `environment` is added to this process's, the variables `without` are left out of it.
     Returns its exit code, or None if it exceeded `timeout_s`.
     """
     child = None
@@ -80,7 +82,7 @@ def run_child(
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=child_environment(environment),
+                env=child_environment(environment, without=without),
             )
         return child.wait(timeout_s)
     except subprocess.TimeoutExpired:

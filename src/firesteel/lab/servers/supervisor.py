@@ -1,23 +1,20 @@
 """Starts a server, supervises it and leaves nothing of it behind but its log.
 
-The server runs in its own session and writes directly to a file. However it fails, `ServerFailed` says why and
-where the crash bundle is, and all its processes are gone.
+The server runs in its own session and writes directly to a file, or in a container whose output is copied to it.
+However it fails, `ServerFailed` says why and where the crash bundle is, and all its processes are gone.
 """
 
 from __future__ import annotations
 
 import atexit
-import os
-import resource
-import signal
 import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from pathlib import Path
@@ -27,6 +24,7 @@ from urllib.parse import urlsplit
 
 from firesteel.config import child_environment
 from firesteel.errors import UserError
+from firesteel.lab.path.place import Place
 from firesteel.lab.servers.bundle import (
     CrashEvidence,
     KernelLog,
@@ -36,16 +34,19 @@ from firesteel.lab.servers.bundle import (
     read_tail,
     write_crash_bundle,
 )
+from firesteel.lab.servers.container.faults import diagnose_start
+from firesteel.lab.servers.container.launch import ContainerLaunch, StartFailed
+from firesteel.lab.servers.container.server import ContainerServer
 from firesteel.lab.servers.diagnosis import STACKS, Diagnosis, diagnose_exit
+from firesteel.lab.servers.host_server import HostServer
 from firesteel.lab.servers.monitor import ServerMonitor
-from firesteel.lab.servers.processes import MARKER, ProcessInfo, ServerProcesses, adopt_orphans
-from firesteel.lab.servers.server_exit import BY_ITSELF, FOR_STACKS, ON_SIGTERM, ServerExit
+from firesteel.lab.servers.processes import MARKER
+from firesteel.lab.servers.server_exit import BY_ITSELF, ServerExit
 from firesteel.lab.servers.shutdown import deferred_signals
 
 POLL_S = 0.1
 READY_TIMEOUT_S = 5.0  # of one readiness request
 DYING_S = 2.0  # from a broken connection to the exit of the process
-ABORT_S = 3.0  # to write stacks
 # Python programs write without buffering, and leave their stacks when they abort or fault.
 ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 
@@ -60,6 +61,7 @@ class ServerCommand:
     ready_s: float = 1800.0  # large models are read, compiled and captured
     grace_s: float = 45.0  # from SIGTERM to SIGKILL
     max_log_bytes: int = 1 << 29
+    container: ContainerLaunch | None = None  # None: `words` are a program of this machine
 
     @property
     def address(self) -> tuple[str, int]:
@@ -91,9 +93,10 @@ class SupervisedServer:
         self._kernel_log = KernelLog()
         self._environment = child_environment({**ENVIRONMENT, **command.environment, MARKER: uuid.uuid4().hex})
         self._started = time.monotonic()
+        self._prepare()
         with deferred_signals():
-            self._process = self._start()
-            self.processes = ServerProcesses(self._process.pid, self._environment[MARKER])
+            self._server = self._start()
+            self.processes = self._server.processes
             self.monitor = ServerMonitor(self.processes, self.log, command.max_log_bytes)
             atexit.register(self.stop)  # in case nothing else stops it
 
@@ -112,7 +115,16 @@ class SupervisedServer:
     @property
     def exit_code(self) -> int | None:
         """None while the server runs."""
-        return self._process.poll()
+        return self._server.poll()
+
+    @property
+    def place(self) -> Place:
+        """Where its main process runs."""
+        return self._server.place
+
+    @property
+    def container(self) -> ContainerServer | None:
+        return self._server if isinstance(self._server, ContainerServer) else None
 
     def wait_until_ready(self) -> None:
         """Stops the server and raises ServerFailed if it is not ready in time."""
@@ -143,9 +155,10 @@ class SupervisedServer:
             url=self.command.url,
             diagnosis=diagnosis,
             log=self.log,
-            environment=self._environment,
+            environment=self._environment if self.container is None else self.container.environment,
+            container={} if self.container is None else self.container.as_dict(),
             processes=processes,
-            kernel_messages=self._kernel_log.messages_or_reason(),
+            kernel_messages=self._kernel_log.messages_or_reason(self.processes.names),
             nvidia_smi=nvidia_smi,
             step=self.step,
             stopped=stopped.as_dict(),
@@ -161,13 +174,13 @@ class SupervisedServer:
     def fail_silent(self, silent_s: float) -> ServerFailed:
         """Fails a server that does not answer: it is dead if it exited meanwhile, else it hangs."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(POLL_S)
+            self._server.wait(POLL_S)
         return self.fail(self._diagnose(self.exit_code, silent_s), show_stacks=True)
 
     def fail_disconnected(self, words: str) -> ServerFailed:
         """Fails a server that broke a connection: it may still be exiting."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(DYING_S)
+            self._server.wait(DYING_S)
         if self.exit_code is not None:
             return self.fail(self._diagnose(self.exit_code))
         return self.fail(self._diagnose_running("unreachable", f"it is running but broke a connection: {words}"))
@@ -184,68 +197,60 @@ class SupervisedServer:
         if self.exit is None:
             start = time.monotonic()
             had_exited = self.exit_code is not None
-            how, orphans = self._end(show_stacks=show_stacks and not had_exited)
+            how, orphans = self._server.end(self.command.grace_s, show_stacks=show_stacks and not had_exited)
             self.monitor.stop()
-            code = self._process.wait()
+            code = self._server.wait()
             self.exit = ServerExit(
                 how=BY_ITSELF if had_exited else how,
                 exit_code=code,
                 seconds=time.monotonic() - start,
                 orphans=tuple(orphans),
                 port_is_free=is_free(self.command.address),
+                container_left=self._server.left,
             )
             atexit.unregister(self.stop)
         return self.exit
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _prepare(self) -> None:
+        """Checks the port, clears the log, and fetches the image of a container; may be interrupted."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not is_free(self.command.address):
             words = f"port {self.command.address[1]} is used by another process; the server was not started"
             raise ServerFailed(Diagnosis(kind="port-in-use", words=words, cure="choose another port"), None)
-        adopt_orphans()
         self.log.unlink(missing_ok=True)
-        with self.log.open("ab", buffering=0) as log:
-            try:
-                process = subprocess.Popen(
-                    self.command.words,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    env=self._environment,
-                )
-            except OSError as error:
-                words = f"{self.command.words[0]} cannot be started: {error.strerror}"
-                cure = "install it on the PATH, or give its location: --engine '/PATH/PROGRAM --port {port}'"
-                raise ServerFailed(Diagnosis(kind="not-found", words=words, cure=cure), None) from error
-        with suppress(ProcessLookupError, PermissionError):  # no core dumps
-            resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
-        return process
+        if self.command.container is not None:
+            with self._explained():
+                self.command.container.prepare(self.log)
 
-    def _end(self, *, show_stacks: bool) -> tuple[str, list[ProcessInfo]]:
-        """Returns how the server exited, and the processes that had to be killed after the first one was gone."""
-        reap = self._process.poll
-        if show_stacks:
-            self.processes.abort_for_stacks(ABORT_S)
-        was_aborted = show_stacks and self.exit_code is not None
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGTERM)
-        on_term = FOR_STACKS if was_aborted else ON_SIGTERM
-        if self.processes.is_gone_within(self.command.grace_s, reap):
-            return on_term, []
-        is_leader_gone = self.exit_code is not None
-        left = self.processes.describe_all() if is_leader_gone and not was_aborted else []
-        orphans = [process for process in left if process.status != "zombie"]
-        for number, timeout_s in ((signal.SIGABRT, ABORT_S), (signal.SIGKILL, self.command.grace_s)):
-            self.processes.send(number)
-            if self.processes.is_gone_within(timeout_s, reap):
-                return (on_term if is_leader_gone else f"on {number.name}"), orphans
-        return "on SIGKILL", orphans
+    def _start(self) -> HostServer | ContainerServer:
+        with self._explained():
+            if (launch := self.command.container) is None:
+                return HostServer(self.command.words, self._environment, self.log)
+            variables = {**ENVIRONMENT, **self.command.environment}
+            return ContainerServer(launch, self._environment[MARKER], variables, self.log)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns a failed start into a ServerFailed without a bundle: nothing ran that could be described."""
+        try:
+            yield
+        except OSError as error:
+            words = f"{self.command.words[0]} cannot be started: {error.strerror}"
+            cure = "install it on the PATH, or give its location: --engine '/PATH/PROGRAM --port {port}'"
+            raise ServerFailed(Diagnosis(kind="not-found", words=words, cure=cure), None) from error
+        except StartFailed as error:
+            secrets = find_secret_flags(self.command.words).values()
+            raise ServerFailed(
+                diagnose_start(error.code, hide_values(read_tail(self.log), secrets)), None
+            ) from error
 
     def _diagnose(self, code: int | None, silent_s: float | None = None) -> Diagnosis:
         secrets = find_secret_flags(self.command.words).values()  # engines log their flags
         lines = hide_values(read_tail(self.log), secrets)
-        return diagnose_exit(code, lines, step=self.step, kernel=self._kernel_log.new_messages(), silent_s=silent_s)
+        names = self.processes.names
+        kernel = self._kernel_log.new_messages(names)
+        found = diagnose_exit(code, lines, step=self.step, kernel=kernel, silent_s=silent_s, processes=names)
+        return self._server.explain(found)
 
     def _diagnose_running(self, kind: str, words: str) -> Diagnosis:
         """Returns the cause that its log names, if there is one."""

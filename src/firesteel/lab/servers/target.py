@@ -15,6 +15,8 @@ from firesteel.lab.client.api import Api
 from firesteel.lab.client.wire import RequestFailed
 from firesteel.lab.codec import to_json
 from firesteel.lab.memory.footprint import Footprint
+from firesteel.lab.path.engine_rules import load_rules
+from firesteel.lab.path.imports import MODULES, ServerImports, find_imports
 from firesteel.lab.path.ledger import ServerLedger, parse_ledger
 from firesteel.lab.servers.supervisor import SupervisedServer
 
@@ -32,6 +34,7 @@ class Target:
     server: SupervisedServer | None = None  # None if the server was running already
     max_context: int = DEFAULT_CONTEXT
     on_progress: Callable[[str], None] = field(default=lambda words: None)
+    _imports: ServerImports | None = field(default=None, init=False)
 
     @contextmanager
     def step(self, words: str) -> Iterator[None]:
@@ -67,6 +70,14 @@ class Target:
         self.api = replace(self.api, model=name)
         self.max_context = context or DEFAULT_CONTEXT
 
+    def find_imports(self) -> ServerImports:
+        """Asks the server's Python once what it imports; empty if the lab did not start it."""
+        if self._imports is None:
+            rules = load_rules(self.kind)
+            names = MODULES if rules is None else (*rules.packages, *rules.optional_packages)
+            self._imports = find_imports(self.server.place, names) if self.server is not None else ServerImports()
+        return self._imports
+
     def read_ledger(self) -> ServerLedger | None:
         """Returns what ran, or None if the server has no ledger; waits while it still reads machine code."""
         last, least, deadline = None, math.inf, math.inf
@@ -92,8 +103,9 @@ class Target:
         return ledger
 
     def footprint(self) -> Footprint | None:
-        """Returns the memory of all its processes; None if the lab did not start it."""
-        return None if self.server is None else Footprint.of(self.server.processes.find_living())
+        """Returns the memory of all its processes; None if they cannot be seen."""
+        processes = [] if self.server is None else self.server.processes.find_living()
+        return Footprint.of(processes) if processes else None
 
 
 def is_refusal(error: RequestFailed) -> bool:

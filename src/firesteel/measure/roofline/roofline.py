@@ -23,7 +23,7 @@ ROW_BYTES: dict[str, Callable[[int], int]] = {
     "fp8": lambda values: values,
     "mxfp4": lambda values: 17 * -(-values // GROUP),
 }
-KV_BYTES = {"bf16": 2, "fp8": 1}  # per value
+KV_BYTES = {"bf16": 2.0, "fp8": 1.0, "q8_0": 34 / GROUP, "fp32": 4.0}  # per value
 NOT_RUN = "predicted, not yet run"
 
 
@@ -35,7 +35,8 @@ class RooflineError(UserError):
 class StepShape:
     """One pass over the network: each request adds `tokens` positions to the `context` it holds in the cache."""
 
-    dense: str = "bf16"  # format of qkv, o and lm_head; experts are MXFP4, the router bf16
+    moe: str = "mxfp4"  # format of the experts
+    dense: str = "bf16"  # format of qkv, o and lm_head; the router is bf16
     mxfp4_layers: tuple[str, ...] = ()  # layers among qkv, o and lm_head that are MXFP4 instead
     kv: str = "bf16"
     context: int = 0
@@ -44,8 +45,9 @@ class StepShape:
     distinct_experts: float | None = None  # read per layer; None assumes independent routing
 
     def __post_init__(self) -> None:
-        if self.dense not in ROW_BYTES:
-            raise RooflineError(f"dense = {self.dense}: must be one of {', '.join(ROW_BYTES)}")
+        for name in ("moe", "dense"):
+            if getattr(self, name) not in ROW_BYTES:
+                raise RooflineError(f"{name} = {getattr(self, name)}: must be one of {', '.join(ROW_BYTES)}")
         if self.kv not in KV_BYTES:
             raise RooflineError(f"kv = {self.kv}: must be one of {', '.join(KV_BYTES)}")
         for name, least in (("context", 0), ("requests", 1), ("tokens", 1)):
@@ -107,6 +109,7 @@ class StepCost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     title: str
+    capability: tuple[int, int]
     nominal_gb_s: float
     read_gb_s: float | None = None  # measured by a streaming read
     read_by: str = ""  # source of that measurement
@@ -119,15 +122,18 @@ class Gpu:
 
 
 GPUS = {
-    "gb10": Gpu(title="GB10 (DGX Spark)", nominal_gb_s=273, read_gb_s=232, read_by="antirez/ds4 #773: 231-234"),
-    "h100": Gpu(title="H100 SXM", nominal_gb_s=3350, bf16_tflop_s=989),
-    "h200": Gpu(
-        title="H200 SXM", nominal_gb_s=4800, read_gb_s=4645, read_by="firesteel, 2026-11-15", has_run=True,
-        bf16_tflop_s=989,
+    "gb10": Gpu(
+        title="GB10 (DGX Spark)", capability=(12, 1), nominal_gb_s=273, read_gb_s=232,
+        read_by="antirez/ds4 #773: 231-234",
     ),
-    "b200": Gpu(title="B200", nominal_gb_s=8000, bf16_tflop_s=2250),
-    "5090": Gpu(title="RTX 5090", nominal_gb_s=1792, bf16_tflop_s=209.5),
-    "pro6000": Gpu(title="RTX PRO 6000 Blackwell", nominal_gb_s=1792, bf16_tflop_s=503.8),
+    "h100": Gpu(title="H100 SXM", capability=(9, 0), nominal_gb_s=3350, bf16_tflop_s=989),
+    "h200": Gpu(
+        title="H200 SXM", capability=(9, 0), nominal_gb_s=4800, read_gb_s=4645, read_by="firesteel, 2026-11-15",
+        has_run=True, bf16_tflop_s=989,
+    ),
+    "b200": Gpu(title="B200", capability=(10, 0), nominal_gb_s=8000, bf16_tflop_s=2250),
+    "5090": Gpu(title="RTX 5090", capability=(12, 0), nominal_gb_s=1792, bf16_tflop_s=209.5),
+    "pro6000": Gpu(title="RTX PRO 6000 Blackwell", capability=(12, 0), nominal_gb_s=1792, bf16_tflop_s=503.8),
 }  # fmt: skip
 
 
@@ -255,13 +261,14 @@ def _attention_ops(spec: ModelSpec, step: StepShape) -> tuple[OpCost, ...]:
 
 def _expert_ops(spec: ModelSpec, step: StepShape, experts: float) -> tuple[OpCost, ...]:
     layers, hidden, inter = spec.num_layers, spec.hidden_size, spec.intermediate_size
+    row_bytes = ROW_BYTES[step.moe]
 
     def matmul(part: str, rows: int, columns: int) -> OpCost:
         return OpCost(
             op="moe_matmul",
             part=part,
             calls=layers,
-            matrix_bytes=layers * experts * rows * ROW_BYTES["mxfp4"](columns),
+            matrix_bytes=layers * experts * rows * row_bytes(columns),
             vector_bytes=layers * experts * rows * BF16,
             flops=2.0 * layers * spec.num_active * rows * columns * step.all_tokens,
         )

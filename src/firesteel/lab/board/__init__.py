@@ -1,0 +1,1 @@
+"""All results side by side: what was measured, whether it counts, and which configuration is best."""

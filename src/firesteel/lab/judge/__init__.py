@@ -1,0 +1,1 @@
+"""Verdicts on files alone: logs, traces, crash bundles and compiled libraries, without a running server."""

@@ -1,0 +1,1 @@
+"""The sections of a report, each built from the parts of a result that it shows."""

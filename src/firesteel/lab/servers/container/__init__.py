@@ -1,0 +1,1 @@
+"""Servers in containers: docker, podman and compose."""
