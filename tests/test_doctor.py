@@ -298,7 +298,7 @@ def test_exit_code_is_1_exactly_if_something_failed(monkeypatch, status, as_json
         Finding("two", status, "[so so]", "do this"),
         Finding("x", FindingStatus.OK, ""),
     ]
-    monkeypatch.setattr("firesteel.cli.machine.doctor.examine", lambda: findings)
+    monkeypatch.setattr("firesteel.doctor.examine", lambda: findings)
     result = CliRunner().invoke(app, ["doctor", *(["--json"] if as_json else [])])
     assert result.exit_code == (1 if status is FindingStatus.FAIL else 0)
     for text in ("two", status.value, "[so so]", "do this"):

@@ -124,8 +124,17 @@ def test_part_of_the_exam_is_passed(kindling, monkeypatch):
     monkeypatch.setattr("firesteel.eval.read_items", lambda path: read_items(path)[: 12 if path == TEXT else None])
     report = evaluate(kindling, limit=1)
     assert report.overall.items == 15 and report.overall.share >= 0.85
-    assert report.perplexity < 2.0 and report.perplexity_tokens > 1_500
+    assert report.perplexity < 2.0 and report.perplexity_tokens > 50
     json.dumps(report.as_dict())
+
+
+def test_limit_holds_for_the_texts_of_the_perplexity_too(kindling, monkeypatch):
+    asked = []
+    monkeypatch.setattr("firesteel.eval.grade_all", lambda llm, items, progress: [True] * len(items))
+    monkeypatch.setattr("firesteel.eval.measure_perplexity", lambda llm, texts: (1.0, asked.append(len(texts))))
+    for limit in (3, None):
+        evaluate(kindling, limit=limit)
+    assert asked == [3, len(read_items(TEXT))]
 
 
 def test_report_has_the_format_of_keys_and_values_and_the_clipped_count(monkeypatch):

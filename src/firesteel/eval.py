@@ -52,11 +52,11 @@ class EvalReport:
 
 
 def evaluate(llm: LLM, *, limit: int | None = None, progress: Progress | None = None) -> EvalReport:
-    """Evaluates the model; `limit` is the number of items per family (None: all)."""
+    """Evaluates the model; `limit` is the number of questions per family, and of texts (None: all)."""
     started = time.perf_counter()
     items = take(read_items(EXAM), limit)
     marks = grade_all(llm, items, progress)
-    perplexity, tokens = measure_perplexity(llm, read_items(TEXT))
+    perplexity, tokens = measure_perplexity(llm, read_items(TEXT)[:limit])
     config = llm.settings.config
     return EvalReport(
         scores=tally(items, marks),

@@ -7,7 +7,7 @@ import pytest
 
 from firesteel import UserError
 from firesteel.cli import main
-from firesteel.cli.app import with_settings
+from firesteel.cli.app import show_error, with_settings
 from firesteel.config import HIDDEN, REMOVED, RemovedSettingWarning, all_settings
 from firesteel.errors import EngineFailed
 
@@ -15,6 +15,7 @@ from firesteel.errors import EngineFailed
 SETTINGS = {
     "model": (["--model", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
     "device": (["--device", "cpu"], "cpu", "cuda:1", "cuda:1", '"cuda"', "cuda"),
+    "threads": (["--threads", "5"], 5, "6", 6, "7", 7),
     "preset": (["--preset", "spark"], "spark", "as-shipped", "as-shipped", '"spark"', "spark"),
     "max_model_len": (["--max-model-len", "5"], 5, "6", 6, "7", 7),
     "memory_reserve_gib": (["--memory-reserve-gib", "0.5"], 0.5, "6", 6.0, "7", 7.0),
@@ -91,7 +92,7 @@ def test_env_shows_value_and_origin_of_flag_variable_file_and_default(run, shown
 def test_repeated_flag_gives_several_keys():
     given = []
     command = with_settings(lambda settings: given.append(settings), is_server=True)
-    nothing = dict.fromkeys((*all_settings(), *REMOVED))
+    nothing = dict.fromkeys(("config", *all_settings(), *REMOVED))
     for keys in (["a", "b"], [""], [], None):
         command(**nothing | {"api_key": keys, "port": 5})
     assert given == [{"api_key": "a\nb", "port": 5}, {"api_key": "", "port": 5}, {"port": 5}, {"port": 5}]
@@ -114,15 +115,15 @@ def test_graphs_are_switched_off_by_either_flag(run, shown):
 
 
 @pytest.mark.parametrize("command", ["generate", "env"])
-def test_help_shows_flag_default_and_variable_of_every_setting(run, command):
-    """Defaults and variables were once in square brackets, which the help took for markup and left out."""
-    text = " ".join(run(command, "--help", COLUMNS="300", TERMINAL_WIDTH="300").stdout.split())
+def test_help_all_shows_flag_and_default_of_every_setting(run, command):
+    """Defaults were once in square brackets, which the help took for markup and left out."""
+    text = " ".join(run(command, "--help-all").stdout.split())
     for setting in (
         setting for setting in all_settings().values() if command == "env" or setting.section != "server"
     ):
         default = "none" if setting.default == "" else setting.default
         assert f"--{setting.name.replace('_', '-')} " in text
-        assert f"{setting.help} (default: {default}; {setting.env})" in text
+        assert f"{setting.help} (default: {default})" in text
     assert not any(f"--{name.replace('_', '-')} " in text for name in REMOVED)
     assert "--no-sinks" in text
 
@@ -149,6 +150,30 @@ def test_unknown_flag_is_an_error_that_names_the_nearest(run, command):
     result = run(*command, "--page-siz", "16")
     assert result.exit_code == 2
     assert "--page-siz" in result.stderr and "--page-size" in result.stderr.replace("--page-siz ", "")
+
+
+def test_config_flag_names_the_file_and_wins_over_the_variable(run, shown, tmp_path):
+    given, other = tmp_path / "given.toml", tmp_path / "other.toml"
+    given.write_text("page_size = 16\nport = 5\n")
+    other.write_text("page_size = 32\n")
+    rows = shown(run("env", "--json", "--config", str(given), "--port", "6", FIRESTEEL_CONFIG=str(other)))
+    assert (rows["page_size"]["value"], rows["page_size"]["origin"]) == (16, f"file {given}")
+    assert (rows["port"]["value"], rows["port"]["origin"]) == (6, "flag")
+
+
+def test_unknown_key_of_the_file_is_an_error_with_the_nearest(run, tmp_path):
+    (tmp_path / "f.toml").write_text("page_siz = 16\n")
+    error = run("generate", "x", "--config", str(tmp_path / "f.toml")).exception
+    assert isinstance(error, UserError) and "did you mean page_size?" in str(error)
+
+
+@pytest.mark.parametrize(("variable", "is_coloured"), [("", True), ("1", False)])
+def test_label_of_an_error_is_coloured_unless_the_user_wants_no_colour(monkeypatch, variable, is_coloured):
+    given = []
+    monkeypatch.setenv("NO_COLOR", variable)
+    monkeypatch.setattr("typer.echo", lambda text, err, color: given.append(color))
+    show_error("broken")
+    assert given == [None if is_coloured else False]  # None: if it is a terminal
 
 
 def test_flag_of_the_wrong_type_is_an_error(run):

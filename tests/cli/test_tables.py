@@ -7,7 +7,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from firesteel.cli import tables
 from firesteel.cli.tables import bench_table, ledger_table, proof_table, report_table
 from firesteel.eval import EvalReport, Score
 from firesteel.kernels.ledger import Entry, Launch, Ledger, Ran
@@ -39,7 +38,7 @@ def rows(table):
 
 
 def test_ledger_shows_every_kernel_and_the_verdict_of_compiled_ones(monkeypatch):
-    monkeypatch.setattr(tables, "judge_compiled", lambda compiled: f"verdict of {compiled}")
+    monkeypatch.setattr("firesteel.kernels.op.verdict.judge_compiled", lambda compiled: f"verdict of {compiled}")
     ledger = Ledger()
     launches = {
         Launch("fc1", "64x128[x]", "0123456789abcdef", "a cubin"): 6,

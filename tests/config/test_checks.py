@@ -9,6 +9,7 @@ BAD_VALUES = {
     "device": ["gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:²", "cpu:0", "auto:", "cpu\n", ""],
     "preset": ["sparks", "", "Spark", 1],
     "max_model_len": [-1, 1.0, "100", True],
+    "threads": [-1, 1.0, "2", True],
     "memory_reserve_gib": [-0.1, float("nan"), "1", True],
     "kernels": ["rms_norm", "a=b=c", "route=reference,linear", 1],
     "activation": ["fp8", "MXFP8", "", "bf16,mxfp8", 8],

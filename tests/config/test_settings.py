@@ -13,6 +13,7 @@ OTHER_VALUES = {
     "device": ("cpu", "cuda:1", "cuda:1"),
     "preset": ("spark", "as-shipped", "as-shipped"),
     "max_model_len": (100, "200", 200),
+    "threads": (2, "3", 3),
     "memory_reserve_gib": (0.0, "2.5", 2.5),
     "kernels": ("route=reference", "linear=reference", "linear=reference"),
     "activation": ("mxfp8", "mxfp4", "mxfp4"),

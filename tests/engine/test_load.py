@@ -239,3 +239,19 @@ def test_prompts_are_rounded_on_their_own(checkpoint, monkeypatch):
     assert {ran.activation for ran in ledger.entries if ran.op == "moe_matmul"} == {"mxfp8"}
     loaded.engine.step()
     assert {ran.activation for ran in ledger.entries if ran.op == "moe_matmul"} == {"mxfp8", "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "variable", "num_bytes", "threads"),
+    [(3, "", 1, 3), (3, "5", 1, 3), (0, "5", 1, None), (0, "", 1, 1), (0, "", 1 << 40, 6)],
+)
+def test_threads_follow_the_setting_then_the_variable_then_the_weights(
+    monkeypatch, asked, variable, num_bytes, threads
+):
+    chosen = []
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    monkeypatch.setattr(load, "count_cores", lambda: 6)
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    load.use_threads(find_device("cpu"), asked, num_bytes)
+    load.use_threads(CATALOGUE["h200"], 2, num_bytes)
+    assert chosen == ([] if threads is None else [threads])

@@ -7,6 +7,9 @@ import signal
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "src"))  # it also runs without site-packages
 
 from firesteel.lab.coherence.questions import QUESTIONS
 

@@ -9,16 +9,79 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.text import Text
+from typer import completion
 
-from firesteel.config import REMOVED, RemovedSettingWarning, Setting, all_settings, hide_in_text
+from firesteel.cli.group import make_group
+from firesteel.cli.help_page import FURTHER
+from firesteel.config import (
+    FILE_FLAG,
+    FILE_VARIABLE,
+    REMOVED,
+    RemovedSettingWarning,
+    Setting,
+    all_settings,
+    hide_in_text,
+    wants_colour,
+)
 from firesteel.errors import EngineDied, UserError
 from firesteel.exit_code import ExitCode
 from firesteel.untrusted.printable import escape_line
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+COMMON = "Settings"  # panel of the settings that people use first
+_FILE = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help='TOML file of settings such as kv_dtype = "fp8"; a flag, or a variable such as FIRESTEEL_KV_DTYPE, '
+        f"wins (default: {FILE_VARIABLE})",
+        rich_help_panel=COMMON,
+    ),
+]
+app = make_group("")
+
+
+completion.completion_init()  # type: ignore[attr-defined]
+# registers the protocol between shells and this program
+
+
+def show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from firesteel.version import find_version
+
+        typer.echo(f"firesteel {find_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def begin(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=show_version),
+    ] = False,
+    install_completion: Annotated[
+        bool,
+        typer.Option(
+            "--install-completion",
+            help="Install completions for the current shell.",
+            is_eager=True,
+            callback=completion.install_callback,
+        ),
+    ] = False,
+    show_completion: Annotated[
+        bool,
+        typer.Option(
+            "--show-completion",
+            help="Show the script that --install-completion installs.",
+            is_eager=True,
+            callback=completion.show_callback,
+        ),
+    ] = False,
+) -> None:
+    """Serve gpt-oss from its MXFP4 weights on one GPU, and prove that its fast path is the one that ran.
+
+    `firesteel VERB --help` shows the flags that people use first, and `firesteel VERB --help-all` every flag.
+    """
 
 
 def main() -> None:
@@ -38,7 +101,7 @@ def main() -> None:
 
 def show_error(error: object) -> None:
     """Prints an error as one line on stderr."""
-    _print_line("error: ", "bold red", error)
+    _print_line("error: ", "red", error)
 
 
 def show_warning(
@@ -51,22 +114,30 @@ def show_warning(
 ) -> None:
     """Prints a removed setting as one line on stderr, and any other warning as Python does."""
     if issubclass(category, RemovedSettingWarning):
-        _print_line("warning: ", "bold yellow", message)
+        warn(message)
     else:
         print(warnings.formatwarning(message, category, filename, lineno, line), end="", file=file or sys.stderr)
 
 
-def _print_line(label: str, style: str, message: object) -> None:
+def warn(message: object) -> None:
+    """Prints a warning as one line on stderr."""
+    _print_line("warning: ", "yellow", message)
+
+
+def _print_line(label: str, colour: str, message: object) -> None:
     line = escape_line(hide_in_text(" ".join(str(message).splitlines())))
-    text = Text.assemble((label, style), line)
-    Console(stderr=True).print(text, soft_wrap=True)
+    typer.echo(typer.style(label, fg=colour, bold=True) + line, err=True, color=None if wants_colour() else False)
 
 
 def with_settings(command: Callable[..., None], *, is_server: bool = False) -> Callable[..., None]:
-    """Gives a command a flag per setting, the server's only if `is_server`; those given reach it as `settings`."""
+    """Gives a command --config and a flag per setting; those given reach it as `settings`.
+
+    It gets the server's settings only if `is_server`.
+    """
     offered = [setting for setting in all_settings().values() if is_server or setting.section != "server"]
-    flags = {setting.name: _flag(setting) for setting in offered}
-    return with_options(command, "settings", flags | {name: _removed_flag(name) for name in REMOVED})
+    flags = {setting.name: _flag(setting) for setting in sorted(offered, key=lambda setting: not setting.is_common)}
+    removed = {name: _removed_flag(name) for name in REMOVED}
+    return with_options(command, "settings", {FILE_FLAG: _FILE} | flags | removed)
 
 
 def with_options(command: Callable[..., None], parameter: str, options: Mapping[str, Any]) -> Callable[..., None]:
@@ -99,9 +170,20 @@ def _flag(setting: Setting) -> Any:
     names = [f"{name}/--no-{name[2:]}"] if setting.type is bool else [name]
     names += [f" /{setting.off_flag}"] if setting.off_flag else []
     default = "none" if setting.default == "" else setting.default
-    text = escape(f"{setting.help} (default: {default}; {setting.env})")  # rich takes square brackets for markup
+    text = f"{setting.help} (default: {default})"
     kind = list[str] if setting.repeats else setting.type
-    return Annotated[kind | None, typer.Option(*names, help=text, rich_help_panel=f"{setting.section} settings")]
+    panel = COMMON if setting.is_common else f"{FURTHER}settings: {setting.section}"
+    complete = complete_model if setting.name == "model" else None
+    return Annotated[kind | None, typer.Option(*names, help=text, rich_help_panel=panel, autocompletion=complete)]
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Returns the names of models that begin with `incomplete`, for completions by the shell."""
+    from firesteel.hub.cache import list_repositories
+    from firesteel.hub.names import BUILT_IN, SHORT_NAMES
+
+    names = [BUILT_IN.name, *SHORT_NAMES, *list_repositories()]
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def _removed_flag(name: str) -> Any:

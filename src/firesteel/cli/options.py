@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from firesteel.cli.app import show_error
+from firesteel.config import resolve
 from firesteel.errors import KernelError
 from firesteel.exit_code import ExitCode
 from firesteel.hub import find_checkpoint
-from firesteel.kernels.op.op import Op
-from firesteel.kernels.registry import ALL_OPS, find_op
-from firesteel.model.spec import PRESETS, ModelSpec, read_spec
+
+if TYPE_CHECKING:
+    from firesteel.kernels.op.op import Op
+    from firesteel.model.spec import ModelSpec
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
 Ops = Annotated[list[str] | None, typer.Option("--op", help="op to run; may be repeated (default: all)")]
@@ -31,13 +34,22 @@ Model = Annotated[str, typer.Option(help="model: gpt-oss-120b, gpt-oss-20b or a 
 Device = Annotated[str, typer.Option(help="device: auto, cpu, cuda or cuda:N")]
 
 
+def check_model(settings: dict[str, Any]) -> None:
+    """Raises UserError if the model is missing: before torch is imported, which takes seconds."""
+    find_checkpoint(resolve(settings).config.model.model)
+
+
 def choose_ops(names: list[str] | None, *required: str) -> tuple[Op[Any, Any], ...]:
     """Returns the named and the required ops; all ops if none is named."""
+    from firesteel.kernels.registry import ALL_OPS, find_op
+
     wanted = {find_op(name).name for name in (*(names or ()), *required)}
     return tuple(op for op in ALL_OPS if not names or op.name in wanted)
 
 
 def find_spec(model: str) -> ModelSpec:
+    from firesteel.model.spec import PRESETS, read_spec
+
     return PRESETS[model] if model in PRESETS else read_spec(find_checkpoint(model))
 
 

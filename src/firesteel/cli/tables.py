@@ -5,34 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from firesteel.calibrate import MARGIN, Calibration
 from firesteel.config.presets import PRESETS
-from firesteel.defaults import ServeDefaults
-from firesteel.doctor import Finding, FindingStatus
-from firesteel.eval import EvalReport
-from firesteel.kernels.ledger import Launch
-from firesteel.kernels.op.verdict import judge_compiled
-from firesteel.kernels.proof.library import LibraryKernel
-from firesteel.kernels.proof.prove import Proof
-from firesteel.kernels.proof.verify import Check, Status
-from firesteel.llm import LLM
-from firesteel.measure.ops.outcome import Ceilings, OpOutcome
-from firesteel.measure.roofline import roofline
+
+if TYPE_CHECKING:
+    from firesteel.calibrate import Calibration
+    from firesteel.defaults import ServeDefaults
+    from firesteel.doctor import Finding
+    from firesteel.eval import EvalReport
+    from firesteel.kernels.ledger import Launch
+    from firesteel.kernels.proof.library import LibraryKernel
+    from firesteel.kernels.proof.prove import Proof
+    from firesteel.kernels.proof.verify import Check
+    from firesteel.llm import LLM
+    from firesteel.measure.ops.outcome import Ceilings, OpOutcome
+    from firesteel.measure.roofline import roofline
+
 
 PIPE_WIDTH = 1000  # columns of a table that goes to a file or a pipe, so that rows are not folded
 VERDICT_COLOURS = {"native-fp4": "bold green", "fp8": "green", "int8": "green", "bf16": "yellow", "none": "dim"}
-STATUS_COLOURS = {
-    Status.PASSED: "green",
-    Status.FAILED: "bold red",
-    Status.REFUSED: "yellow",
-    Status.NOT_RUN: "yellow",
-}
+STATUS_COLOURS = {"passed": "green", "FAILED": "bold red", "refused": "yellow", "not run": "yellow"}
 SM12X = ("sm_120a", "sm_121a")  # compiled and proven, not yet run
 
 
@@ -72,6 +69,8 @@ def _stored(settings: Mapping[str, Any]) -> str:
 
 
 def cost_table(cost: roofline.StepCost, title: str, gb_s: float) -> Table:
+    from firesteel.measure.roofline import roofline
+
     step = cost.step
     table = new_table("op", "part", "calls", "MB", "share", "GFLOP", "FLOP/byte", f"us at {gb_s:.0f} GB/s")
     table.title = title
@@ -134,11 +133,15 @@ def ledger_table(llm: LLM) -> Table:
 
 
 def _in_words(launch: Launch) -> str:
+    from firesteel.kernels.op.verdict import judge_compiled
+
     verdict = "" if launch.compiled is None else judge_compiled(launch.compiled)
     return " ".join(filter(None, (launch.kernel, launch.tile, launch.artefact[:8], verdict)))
 
 
 def calibration_table(calibration: Calibration) -> Table:
+    from firesteel.calibrate import MARGIN
+
     table = new_table("layer", "largest key", "largest value", "key scale", "value scale")
     table.title = f"keys and values over {calibration.num_tokens} tokens"
     table.caption = f"scales: powers of two that bring {MARGIN:g} times the largest into the range of FP8"
@@ -150,6 +153,8 @@ def calibration_table(calibration: Calibration) -> Table:
 
 
 def finding_table(findings: Sequence[Finding]) -> Table:
+    from firesteel.doctor import FindingStatus
+
     colours = {FindingStatus.OK: "green", FindingStatus.NOTE: "yellow", FindingStatus.FAIL: "bold red"}
     table = new_table("check", "status", "found", "cure")
     for finding in findings:
@@ -219,7 +224,7 @@ def check_table(checks: Sequence[Check], device_name: str) -> Table:
     table.title = f"every implementation against its reference on {device_name}"
     for check in checks:
         worst, rms = ("" if error is None else f"{error:.2g}" for error in (check.worst, check.rms))
-        status = Text(check.status.value, STATUS_COLOURS[check.status])
+        status = Text(check.status.value, STATUS_COLOURS[check.status.value])
         table.add_row(check.op, check.implementation, Text(check.sample), status, worst, rms, Text(check.why))
     return table
 

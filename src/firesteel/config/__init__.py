@@ -8,8 +8,10 @@ from firesteel.config.environment import (
     find_allowed_plugins,
     find_reference_key,
     find_user_cache,
+    has_own_threads,
     shown_environment,
     told_environment,
+    wants_colour,
 )
 from firesteel.config.keys import list_keys
 from firesteel.config.removed import REMOVED, RemovedSettingWarning
@@ -23,9 +25,19 @@ from firesteel.config.sections import (
     ProcessConfig,
 )
 from firesteel.config.server_section import ServerConfig
-from firesteel.config.settings import ConfigError, Setting, Settings, all_settings, resolve
+from firesteel.config.settings import (
+    FILE_FLAG,
+    FILE_VARIABLE,
+    ConfigError,
+    Setting,
+    Settings,
+    all_settings,
+    resolve,
+)
 
 __all__ = [
+    "FILE_FLAG",
+    "FILE_VARIABLE",
     "HIDDEN",
     "LAYERS",
     "PLUGIN_VARIABLE",
@@ -48,6 +60,7 @@ __all__ = [
     "find_in_text",
     "find_reference_key",
     "find_user_cache",
+    "has_own_threads",
     "hide_in_text",
     "hide_secrets",
     "is_secret",
@@ -59,4 +72,5 @@ __all__ = [
     "shown_environment",
     "shown_value",
     "told_environment",
+    "wants_colour",
 ]

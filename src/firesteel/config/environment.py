@@ -64,6 +64,16 @@ def find_reference_key(environ: Mapping[str, str] | None = None) -> str:
     return current(environ).get(REFERENCE_KEY, "")
 
 
+def has_own_threads(environ: Mapping[str, str] | None = None) -> bool:
+    """Returns whether OMP_NUM_THREADS sets the threads of torch on a CPU."""
+    return bool(current(environ).get("OMP_NUM_THREADS"))
+
+
+def wants_colour(environ: Mapping[str, str] | None = None) -> bool:
+    """Returns whether a terminal may be written to in colour: NO_COLOR (no-color.org) is not set."""
+    return not current(environ).get("NO_COLOR")
+
+
 def find_plugin_switch(environ: Mapping[str, str] | None = None) -> str:
     """Returns the text of the variable that switches the vLLM plugin on or off (default: on)."""
     return current(environ).get(PLUGIN_VARIABLE, "on")

@@ -26,21 +26,35 @@ class ModelConfig:
         "kindling",
         "checkpoint folder, name in the local Hugging Face cache, or kindling (built in)",
         env="FIRESTEEL_MODEL",
+        is_common=True,
     )
     device: str = setting(
-        "auto", "device to compute on: auto, cpu, cuda or cuda:N", env="FIRESTEEL_DEVICE", check=device_name
+        "auto",
+        "device to compute on: auto, cpu, cuda or cuda:N",
+        env="FIRESTEEL_DEVICE",
+        is_common=True,
+        check=device_name,
+    )
+    threads: int = setting(
+        0,
+        "threads that compute on a CPU; 0: OMP_NUM_THREADS if set, else 1 for a small model (weights up to 256 "
+        "MiB), one per physical core that this process may use for a larger one",
+        env="FIRESTEEL_THREADS",
+        check=at_least(0),
     )
     preset: str = setting(
         AUTO,
         f"set of defaults: {', '.join(PRESETS)}; auto: firesteel serve takes that of the GPU, other commands "
         "as-shipped",
         env="FIRESTEEL_PRESET",
+        is_common=True,
         check=one_of(AUTO, *PRESETS),
     )
     max_model_len: int = setting(
         0,
         "maximum sequence length in tokens; 0: the checkpoint's own",
         env="FIRESTEEL_MAX_MODEL_LEN",
+        is_common=True,
         check=at_least(0),
     )
     memory_reserve_gib: float = setting(
@@ -54,6 +68,7 @@ class ModelConfig:
         0.0,
         "share of the GPU's memory that may be in use, as in vLLM; replaces memory_reserve_gib; 0: not used",
         env="FIRESTEEL_GPU_MEMORY_UTILIZATION",
+        is_common=True,
         check=between(0, 1),
     )
 
@@ -98,6 +113,7 @@ class KernelConfig:
         "",
         "layers to hold in MXFP4: some of moe, qkv, o, lm_head, or all; empty: as in the checkpoint",
         env="FIRESTEEL_MXFP4_LAYERS",
+        is_common=True,
         check=layer_list,
     )
     sinks: bool = setting(True, "attention sinks; switching them off breaks the model", env="FIRESTEEL_SINKS")
@@ -131,6 +147,7 @@ class BatchConfig:
         0,
         "sequences decoded together; 0 follows the GPU's memory: 256 from 100 GiB on, 128 from 40 GiB on, else 64",
         env="FIRESTEEL_MAX_NUM_SEQS",
+        is_common=True,
         check=at_least(0),
     )
     max_num_batched_tokens: int = setting(
@@ -165,12 +182,14 @@ class CacheConfig:
         "GiB for keys and values; 0: all free memory above the reserve, on a CPU a modest share of it, on unified "
         "memory no more than 4 requests of full length need",
         env="FIRESTEEL_KV_CACHE_GIB",
+        is_common=True,
         check=at_least(0),
     )
     kv_dtype: str = setting(
         "auto",
         "format of stored keys and values: bf16, fp8 (E4M3) or auto (as computed)",
         env="FIRESTEEL_KV_DTYPE",
+        is_common=True,
         check=one_of("auto", "bf16", "fp8"),
     )
     kv_scales: str = setting(

@@ -11,12 +11,17 @@ from firesteel.config.keys import key_list
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0: all addresses", env="FIRESTEEL_HOST")
-    port: int = setting(8000, "port to listen on; 0: any free port", env="FIRESTEEL_PORT", check=between(0, 65535))
+    host: str = setting(
+        "127.0.0.1", "address to listen on; 0.0.0.0: all addresses", env="FIRESTEEL_HOST", is_common=True
+    )
+    port: int = setting(
+        8000, "port to listen on; 0: any free port", env="FIRESTEEL_PORT", is_common=True, check=between(0, 65535)
+    )
     api_key: str = setting(
         "",
         "key that clients must send, one of several if repeated (one per line elsewhere); empty: no key",
         env="FIRESTEEL_API_KEY",
+        is_common=True,
         check=key_list,
         repeats=True,
     )
@@ -45,6 +50,7 @@ class ServerConfig:
         "",
         "names that clients may use for the model, joined by commas; empty: the value of --model",
         env="FIRESTEEL_SERVED_MODEL_NAME",
+        is_common=True,
     )
     max_waiting: int = setting(
         256,

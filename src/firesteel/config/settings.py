@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import tomllib
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from firesteel.config.removed import REMOVED, RemovedSettingWarning, variable_of
 from firesteel.config.sections import Config
 from firesteel.errors import UserError
 
-FILE_VARIABLE = "FIRESTEEL_CONFIG"
+FILE_VARIABLE, FILE_FLAG = "FIRESTEEL_CONFIG", "config"
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "on or off"}
 
 
@@ -39,6 +38,7 @@ class Setting:
     check: Check | None
     off_flag: str
     repeats: bool
+    is_common: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ def all_settings() -> dict[str, Setting]:
                 meta["check"],
                 meta["off_flag"],
                 meta["repeats"],
+                meta["is_common"],
             )
     return declared_settings
 
@@ -79,18 +80,18 @@ def resolve(
     """Returns settings by precedence flag > environment > file > preset > default; a flag of None was not given.
 
     `auto_preset` is the set of defaults that the preset `auto` stands for. Removed settings are dropped with a
-    warning.
+    warning. The flag `config` names the file; without it `file` or the variable FIRESTEEL_CONFIG does.
     """
     environ = current(environ)
     known = all_settings()
     given = {name: value for name, value in (flags or {}).items() if value is not None}
+    file = given.pop(FILE_FLAG, None) or file or environ.get(FILE_VARIABLE)
     given = drop_removed(given, REMOVED, "setting")
     reject_unknown(given, known, "setting")
     ours = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
     ours = drop_removed(ours, {variable_of(name): reason for name, reason in REMOVED.items()}, "variable")
     variables = [*(setting.env for setting in known.values()), FILE_VARIABLE, PLUGIN_VARIABLE]
     reject_unknown(ours, variables, "variable")
-    file = file or environ.get(FILE_VARIABLE)
     from_file = read_file(Path(file), known) if file else {}
 
     def find(declared: Setting) -> tuple[Any, str]:
@@ -121,6 +122,8 @@ def resolve(
 
 
 def read_file(path: Path, known: Mapping[str, Setting]) -> dict[str, Any]:
+    import tomllib
+
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

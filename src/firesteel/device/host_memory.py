@@ -62,8 +62,8 @@ def find_group_limits(root: Path = ROOT) -> Iterator[tuple[int, int]]:
             group = group.parent
 
 
-def find_mounts(root: Path) -> Iterator[tuple[PurePosixPath, PurePosixPath, GroupFiles]]:
-    """Yields the mounted hierarchies that may limit memory, with the group of this process relative to the mount.
+def find_mounts(root: Path, resource: str = "memory") -> Iterator[tuple[PurePosixPath, PurePosixPath, GroupFiles]]:
+    """Yields the mounted hierarchies that may limit a resource, with the group of this process below the mount.
 
     The mount of a container may begin at the container's own group; a group outside the mount cannot be read, and
     the outermost visible one stands for it.
@@ -73,8 +73,8 @@ def find_mounts(root: Path) -> Iterator[tuple[PurePosixPath, PurePosixPath, Grou
         mount, _, device = (part.split() for part in line.partition(" - "))
         if device[0] == "cgroup2":
             controller, files = "", VERSION_2
-        elif device[0] == "cgroup" and "memory" in device[2].split(","):
-            controller, files = "memory", VERSION_1
+        elif device[0] == "cgroup" and resource in device[2].split(","):
+            controller, files = resource, VERSION_1
         else:
             continue
         top, group = PurePosixPath(mount[3]), groups.get(controller)

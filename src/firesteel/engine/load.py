@@ -8,8 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from firesteel.config import Config, KernelConfig, ModelConfig, parse_layers
+import torch
+
+from firesteel.config import Config, KernelConfig, ModelConfig, has_own_threads, parse_layers
 from firesteel.device import GIB, DeviceSpec, find_device
+from firesteel.device.cores import choose_threads, count_cores
 from firesteel.engine.cache.kv_scales import find_scales
 from firesteel.engine.engine import Engine
 from firesteel.engine.library_needs import check_capture, check_expert_order, order_experts
@@ -117,6 +120,7 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
     scales = find_scales(config.cache, spec.num_layers)
     device, max_context = find_device(config.model.device), find_max_context(spec, config)
     device.use()
+    use_threads(device, config.model.threads, weight_bytes(spec))
     tuned = load_tuned(config.kernels.tiles_file, device)
     use_options(tuned.options)
     kernels = choose_kernels(device, config)
@@ -132,6 +136,12 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
         scales=scales,
         fused=fused,
     )
+
+
+def use_threads(device: DeviceSpec, asked: int, num_bytes: int) -> None:
+    """Sets the threads that torch computes with on a CPU, for weights of `num_bytes`."""
+    if not device.is_cuda and (asked or not has_own_threads()):
+        torch.set_num_threads(asked or choose_threads(num_bytes, count_cores()))
 
 
 def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:

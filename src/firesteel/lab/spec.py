@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from firesteel.config import hide_in_text, hide_secrets
 from firesteel.errors import UserError
-from firesteel.lab.bench.formats import parse_formats
 from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.codec import from_json
 from firesteel.lab.level import (
@@ -138,6 +137,8 @@ class LabSpec:
         if self.reference and self.reference_url:
             raise UserError("--reference and --reference-url name two references: leave one out")
         self._check_stress()
+        from firesteel.lab.bench.formats import parse_formats  # imports torch, which help pages must not
+
         _ = self.bench_plan, parse_formats(self.formats)  # raise for impossible values
 
     @property

@@ -1,7 +1,6 @@
 """`bench agreement`: a row and a record per equality, and the errors for unsuitable options."""
 
 import json
-import sys
 
 import pytest
 
@@ -10,7 +9,6 @@ from firesteel.measure.record import Record
 from firesteel.measure.tokens.equalities import NAMES
 from firesteel.model.spec import PRESETS
 
-bench_agreement = sys.modules["firesteel.cli.bench.agreement"]
 SMALL = ["--requests", "3", "--prompt-tokens", "20", "--max-tokens", "6", "--page-size", "4"]
 
 
@@ -70,6 +68,6 @@ def test_equality_that_cannot_be_measured_is_listed_and_the_rest_is_kept(bench, 
 
 
 def test_request_beyond_the_context_is_refused_before_weights_are_read(bench, monkeypatch):
-    monkeypatch.setattr(bench_agreement, "open_model", None)
+    monkeypatch.setattr("firesteel.cli.bench.model.open_model", None)
     result = bench("--prompt-tokens", "252")
     assert isinstance(result.exception, UserError) and "258 tokens per request exceed" in str(result.exception)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from firesteel import UserError
-from firesteel.cli.bench import decode as cli_decode
 from firesteel.errors import KernelError
 from firesteel.measure.decode import bench as decode_bench
 from firesteel.measure.record import Record
@@ -25,7 +24,8 @@ SMALL = ["--device", "cpu", "--page-size", "8", "--memory-reserve-gib", "0", "--
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     timing = Timing(samples_s=(0.1,), calls=1, warmups=1)
-    monkeypatch.setattr(cli_decode, "read_ceiling", lambda _: Ceiling(work=2e9, scale=1e9, unit="", timing=timing))
+    ceiling = Ceiling(work=2e9, scale=1e9, unit="", timing=timing)
+    monkeypatch.setattr("firesteel.measure.roofline.ceiling.read_ceiling", lambda _: ceiling)
     monkeypatch.setattr(decode_bench, "EXPERT_TOKENS", 6)
     monkeypatch.setattr(decode_bench, "GROUP_STEPS", 2)
 

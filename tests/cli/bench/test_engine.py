@@ -1,7 +1,6 @@
 """`bench engine`: rows and records of a tiny model, and the errors for unsuitable options."""
 
 import json
-import sys
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from firesteel.measure.record import Record
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import PRESETS
 
-bench_engine = sys.modules["firesteel.cli.bench.engine"]
 SMALL = ["--concurrency", "2", "--requests", "2", "--prompt-tokens", "3", "--max-tokens", "2", "--rounds", "1"]
 
 
@@ -126,7 +124,7 @@ def test_request_that_ends_early_is_an_error_without_a_record(bench, tmp_path, m
     ],
 )
 def test_requests_that_do_not_fit_are_refused_before_weights_are_read(bench, flags, message, monkeypatch):
-    monkeypatch.setattr(bench_engine, "open_model", None)
+    monkeypatch.setattr("firesteel.cli.bench.model.open_model", None)
     result = bench(*flags)
     assert isinstance(result.exception, UserError) and message in str(result.exception)
 

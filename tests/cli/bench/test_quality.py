@@ -14,7 +14,7 @@ from firesteel.quality import MEASURED, PRECISIONS
 
 @pytest.fixture
 def bench(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(bench_quality, "read_items", lambda path: read_items(path)[:2])
+    monkeypatch.setattr("firesteel.exam.read_items", lambda path: read_items(path)[:2])
 
     def invoke(*flags):
         return run("bench", "quality", "--device", "cpu", "--out", str(tmp_path), *flags)
@@ -59,7 +59,7 @@ def test_a_model_is_freed_before_the_next_is_loaded(bench, monkeypatch):
         models.append(weakref.ref(llm.model))
         return llm
 
-    monkeypatch.setattr(bench_quality, "load", load_alone)
+    monkeypatch.setattr("firesteel.cli.model.load.load", load_alone)
     result = bench("--precision", "all MXFP4", "--limit", "1")
     assert result.exit_code == 0, result.exception
     assert len(models) == 2

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from firesteel.cli.chat.command import Conversation, check_effort, find_partner
+from firesteel.cli.chat.command import find_partner
+from firesteel.cli.chat.conversation import Conversation, check_effort
 from firesteel.cli.chat.partner import AnswerOptions, AnswerPiece
 from firesteel.errors import UserError
 

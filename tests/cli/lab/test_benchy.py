@@ -26,7 +26,7 @@ def calls(monkeypatch):
         calls.append(arguments)
         return REPORT
 
-    monkeypatch.setattr("firesteel.cli.lab.benchy.run_benchy", measure)
+    monkeypatch.setattr("firesteel.lab.bench.benchy.run_benchy", measure)
     return calls
 
 
@@ -52,7 +52,7 @@ def test_missing_program_is_a_result_with_exit_code_3(run, tmp_path, monkeypatch
     def refuse(*arguments):
         raise BenchyUnavailable("not installed", "tail")
 
-    monkeypatch.setattr("firesteel.cli.lab.benchy.run_benchy", refuse)
+    monkeypatch.setattr("firesteel.lab.bench.benchy.run_benchy", refuse)
     result = run("lab", "benchy", "--json", "--out", str(tmp_path))
     assert result.exit_code == 3 and "not measured: not installed" in result.stderr
     assert json.loads(result.stdout) == {"not_measured": "not installed", "output": "tail"}

@@ -106,7 +106,7 @@ def test_cells_are_measured_once_with_their_flags(run, tmp_path):
 
 def test_key_in_the_command_is_in_neither_result_nor_report(run, tmp_path, monkeypatch):
     empty = summarise(Matrix(gates={}), [])
-    monkeypatch.setattr("firesteel.cli.lab.matrix.run_matrix", lambda *args, **fields: empty)
+    monkeypatch.setattr("firesteel.lab.matrix.matrix.run_matrix", lambda *args, **fields: empty)
     engine = "server --port {port} --api-key sk-123"
     run("lab", "matrix", "--engine", engine, "--model", "none", "--gates", "speed=1", "--out", str(tmp_path))
     written = [path.read_text() for path in tmp_path.iterdir() if path.is_file()]

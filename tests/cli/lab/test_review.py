@@ -20,5 +20,5 @@ def test_gate_without_two_valid_values_is_refused(run, tmp_path, gate, words):
 )
 def test_only_an_accepted_gate_exits_with_0(run, tmp_path, monkeypatch, verdict, code):
     sheet = Review(gate="g", off="a", on="b", hypothesis="h", criteria=[], verdict=verdict, why="so", rounds=2)
-    monkeypatch.setattr("firesteel.cli.lab.review.review_gate", lambda *_, **__: (sheet, Comparison()))
+    monkeypatch.setattr("firesteel.lab.matrix.review.review_gate", lambda *_, **__: (sheet, Comparison()))
     assert run("lab", "review", "kv_dtype=auto,fp8", "--out", str(tmp_path)).exit_code == code

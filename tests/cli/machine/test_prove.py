@@ -53,8 +53,8 @@ def test_kernels_of_a_library_are_shown_and_nothing_is_compiled(run, rows_of, tm
         registers=168,
         spills=52,
     )
-    monkeypatch.setattr("firesteel.cli.machine.prove.read_library", lambda path: [kernel, kernel])
-    monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", None)
+    monkeypatch.setattr("firesteel.kernels.proof.library.read_library", lambda path: [kernel, kernel])
+    monkeypatch.setattr("firesteel.kernels.proof.prove_all.prove_all", None)
     result = run("prove", "--library", str(tmp_path / "moe.so"), *(["--json"] if as_json else []))
     if as_json:
         assert [shown["kernel"] for shown in json.loads(result.stdout)] == ["_Z4gemmv"] * 2
@@ -63,7 +63,7 @@ def test_kernels_of_a_library_are_shown_and_nothing_is_compiled(run, rows_of, tm
 
 
 def test_prove_json_has_a_row_per_variant_for_gb10_without_a_gpu(run, monkeypatch):
-    monkeypatch.setattr("firesteel.cli.machine.prove.find_device", lambda: CPU)
+    monkeypatch.setattr("firesteel.device.find_device", lambda: CPU)
     result = run("prove", "--op", "quantize_mxfp8", "--json")
     proofs = json.loads(result.stdout)
     assert proofs and {proof["target"] for proof in proofs} == {"sm_121a"}
@@ -85,7 +85,7 @@ def test_prove_json_has_a_row_per_variant_for_gb10_without_a_gpu(run, monkeypatc
 
 def test_prove_compiles_for_this_gpu_by_default(run, monkeypatch):
     hopper = replace(CPU, name="H100", capability=(9, 0))
-    monkeypatch.setattr("firesteel.cli.machine.prove.find_device", lambda: hopper)
+    monkeypatch.setattr("firesteel.device.find_device", lambda: hopper)
     text = run("prove", "--op", "rms_norm").stdout
     assert "sm_90a" in text and "sm_121a" not in text
 
@@ -97,7 +97,7 @@ def test_unmet_requirement_exits_with_1_and_names_the_op(run, monkeypatch):
     assert missing.exit_code == 1 and "rms_norm=triton@native-fp4 is required" in missing.stderr
     proofs = [make_proof(proof) for proof in json.loads(missing.stdout)]
     assert {proof.op for proof in proofs} == {"rms_norm", "rms_norm_fed", "quantize_mxfp8"}
-    monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", lambda *_, **__: (proofs, []))
+    monkeypatch.setattr("firesteel.kernels.proof.prove_all.prove_all", lambda *_, **__: (proofs, []))
     assert run(*asked, "--require", "rms_norm=triton@none", "--require", "quantize_mxfp8=triton").exit_code == 0
 
 
@@ -107,7 +107,7 @@ def make_proof(as_dict):
 
 def test_kernel_that_does_not_compile_is_named_and_exits_with_1(run, monkeypatch):
     failure = Failure("linear", "triton:gemm", "sm_121a", "CompilationError: line 3")
-    monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", lambda *_, **__: ([], [failure]))
+    monkeypatch.setattr("firesteel.kernels.proof.prove_all.prove_all", lambda *_, **__: ([], [failure]))
     result = run("prove", "--target", "sm_121a")
     assert result.exit_code == 1
     assert "linear triton:gemm does not compile for sm_121a: CompilationError: line 3" in result.stderr
@@ -115,7 +115,7 @@ def test_kernel_that_does_not_compile_is_named_and_exits_with_1(run, monkeypatch
 
 def test_kernel_that_does_not_fit_exits_with_1_even_if_not_required(run, monkeypatch):
     large = replace(PROOF, shared_bytes=101_377)
-    monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", lambda *_, **__: ([PROOF, large], []))
+    monkeypatch.setattr("firesteel.kernels.proof.prove_all.prove_all", lambda *_, **__: ([PROOF, large], []))
     result = run("prove", "--target", "sm_121a", "--json")
     assert result.exit_code == 1 and "wants 101377 bytes of shared memory, sm_121a has 101376" in result.stderr
     assert [proof["shared_limit_bytes"] for proof in json.loads(result.stdout)] == [101_376] * 2
@@ -124,9 +124,10 @@ def test_kernel_that_does_not_fit_exits_with_1_even_if_not_required(run, monkeyp
 def test_gpu_outside_the_table_is_reported_unless_a_target_is_given(run, monkeypatch):
     asked = []
     turing = replace(CPU, name="T4", capability=(7, 5))
-    monkeypatch.setattr("firesteel.cli.machine.prove.find_device", lambda: turing)
+    monkeypatch.setattr("firesteel.device.find_device", lambda: turing)
     monkeypatch.setattr(
-        "firesteel.cli.machine.prove.prove_all", lambda ops, targets, **_: (asked.append(targets) or [PROOF], [])
+        "firesteel.kernels.proof.prove_all.prove_all",
+        lambda ops, targets, **_: (asked.append(targets) or [PROOF], []),
     )
     told = run("prove")
     assert told.exit_code == 0 and "compute capability 7.5" in told.stderr and "sm_121a instead" in told.stderr
@@ -134,13 +135,13 @@ def test_gpu_outside_the_table_is_reported_unless_a_target_is_given(run, monkeyp
 
 
 def test_nothing_compiled_is_nothing_proven(run, monkeypatch):
-    monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", lambda *_, **__: ([], []))
+    monkeypatch.setattr("firesteel.kernels.proof.prove_all.prove_all", lambda *_, **__: ([], []))
     result = run("prove", "--target", "sm_121a")
     assert result.exit_code == 3 and "nothing is proven" in result.stderr
 
 
 def test_requirements_may_be_joined_by_commas(run, monkeypatch):
-    monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", lambda *_, **__: ([PROOF], []))
+    monkeypatch.setattr("firesteel.kernels.proof.prove_all.prove_all", lambda *_, **__: ([PROOF], []))
     asked = ["prove", "--target", "sm_121a", "--require"]
     assert run(*asked, "moe=triton,moe_matmul=triton:gemm@native-fp4").exit_code == 0
     result = run(*asked, "moe=triton,linear=triton")

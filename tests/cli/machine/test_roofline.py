@@ -40,15 +40,15 @@ def test_roofline_json_follows_every_flag(run):
     assert asked("--batch", "8")["distinct_experts"] == pytest.approx(28.7, abs=0.05)
     assert asked("--batch", "8", "--experts", "20")["distinct_experts"] == 20
     assert asked("--share", "0.5")["predictions"][0]["predicted_tok_s"] == pytest.approx(959.4 / 2, rel=1e-3)
-    assert asked("--speculate", "3")["speculation"][2]["cost"] == pytest.approx(2.07, abs=0.005)
-    asked_about = asked("--speculate", "3", "--acceptance", "0.7", "--overlap", "0.5", "--draft-gb", "0.1")
+    assert asked("--draft-tokens", "3")["speculation"][2]["cost"] == pytest.approx(2.07, abs=0.005)
+    asked_about = asked("--draft-tokens", "3", "--acceptance", "0.7", "--overlap", "0.5", "--draft-gb", "0.1")
     last = asked_about["speculation"][2]
     assert last["length"] == pytest.approx(1 + 0.7 + 0.49 + 0.343) and last["distinct_experts"] < 10
     assert last["speedup"] == pytest.approx(last["length"] / last["cost"])
 
 
 def test_roofline_accepts_a_checkpoint_and_shows_when_drafts_gain(run, checkpoint):
-    result = run("roofline", "--gpu", "5090", "--model", str(checkpoint), "--speculate", "2")
+    result = run("roofline", "--gpu", "5090", "--model", str(checkpoint), "--draft-tokens", "2")
     assert result.exit_code == 0, result.output
     assert "speculation, compared with decoding token by token" in result.stdout
     assert "break-even acceptance" in result.stdout
@@ -76,7 +76,7 @@ def test_other_engines_are_shown_beside_the_prediction(run):
 
 def test_page_has_every_chart(run, tmp_path):
     page = tmp_path / "page.html"
-    result = run("roofline", "--gpu", "gb10", "--speculate", "4", "--acceptance", "0.6", "--plot", str(page))
+    result = run("roofline", "--gpu", "gb10", "--draft-tokens", "4", "--acceptance", "0.6", "--plot", str(page))
     assert result.exit_code == 0, result.output
     text = page.read_text()
     for words in (
@@ -95,8 +95,8 @@ def test_page_has_every_chart(run, tmp_path):
         (["--gpu", "tpu"], "there is no GPU 'tpu' in the table; it has gb10, h100, h200, b200, 5090, pro6000"),
         (["--gpu", "gb10", "--dense", "int8"], "dense = int8: must be one of bf16, q8_0, fp8, mxfp4"),
         (["--gpu", "gb10", "--model", "/gone"], "/gone is not a folder"),
-        (["--gpu", "gb10", "--acceptance", "0.5"], "give --speculate K too"),
-        (["--gpu", "gb10", "--speculate", "2", "--acceptance", "1.5"], "must lie between 0 and 1"),
+        (["--gpu", "gb10", "--acceptance", "0.5"], "give --draft-tokens K too"),
+        (["--gpu", "gb10", "--draft-tokens", "2", "--acceptance", "1.5"], "must lie between 0 and 1"),
         (["--gpu", "gb10", "--overlap", "2"], "overlap = 2.0: must lie between 0 and 1"),
     ],
 )
@@ -136,3 +136,10 @@ def test_two_nodes_have_a_row(run, rows_of):
     result = run("roofline", "--gpu", "gb10", "--dense", "mxfp4", "--nodes", "2")
     assert ["2", "7.36", "3.06", "10.42", "96.0", "1.34 x", "predicted, not yet run"] in rows_of(result.stdout)
     assert "assumed for 2 nodes: vLLM's scheduling adds nothing" in result.stdout
+
+
+def test_former_name_of_draft_tokens_works_with_a_warning(run):
+    result = run("roofline", "--gpu", "gb10", "--speculate", "2", "--json")
+    assert len(json.loads(result.stdout)["speculation"]) == 2
+    assert result.stderr.startswith("warning: --speculate is now --draft-tokens")
+    assert "--speculate" not in run("roofline", "--help").stdout

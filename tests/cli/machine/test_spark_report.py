@@ -31,7 +31,7 @@ def test_exit_code_is_that_of_the_worst_part(run, monkeypatch, codes, code):
         PartReport(name="a", command="", exit_code=exit_code, seconds=1.0, result=None, last_words="")
         for exit_code in codes
     ]
-    monkeypatch.setattr("firesteel.cli.machine.spark_report.make_report", lambda *_, **__: parts)
+    monkeypatch.setattr("firesteel.spark_report.run.make_report", lambda *_, **__: parts)
     assert run("spark-report").exit_code == code
 
 

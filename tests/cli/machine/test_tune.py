@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from firesteel.cli.machine import tune as verb
 from firesteel.device import find_device
 from firesteel.kernels.tiles import tuned
 from firesteel.measure.ops.tune import Tuner, TuningChoice
@@ -26,11 +25,11 @@ def on_gpu(monkeypatch):
         keep(tuner.tuned)
         return tuner
 
-    monkeypatch.setattr(verb, "find_device", lambda name: GPU)
-    monkeypatch.setattr(verb, "too_large", lambda *_: None)
-    monkeypatch.setattr(verb.tuning, "tune_ops", tune_ops)
+    monkeypatch.setattr("firesteel.device.find_device", lambda name: GPU)
+    monkeypatch.setattr("firesteel.measure.ops.memory.too_large", lambda *_: None)
+    monkeypatch.setattr("firesteel.measure.ops.tune.tune_ops", tune_ops)
     monkeypatch.setattr(tuned, "surroundings", lambda device: {"gpu": device.name})
-    monkeypatch.setattr(verb, "ModelShapes", lambda spec, device: FakeShapes(spec))
+    monkeypatch.setattr("firesteel.kernels.operands.shapes.ModelShapes", lambda spec, device: FakeShapes(spec))
     return asked
 
 

@@ -34,7 +34,7 @@ def test_verify_exits_with_1_if_something_failed(run, monkeypatch, failure, code
         yield Check("linear", "triton", "T=1 [x]", failure=failure, worst=0.25, rms=0.125)
         yield Check("linear", "triton", "T=9", refusal="wants fewer")
 
-    monkeypatch.setattr("firesteel.cli.machine.verify.check_ops", told)
+    monkeypatch.setattr("firesteel.measure.ops.correctness.check_ops", told)
     result = run("verify", "--quick", "--op", "linear")
     assert result.exit_code == code and asked["quick"] and [op.name for op in asked["ops"]] == ["linear"]
     row = ["linear", "triton", "T=1 [x]", status, "0.25", "0.12", failure or ""]
@@ -57,12 +57,10 @@ def test_error_for_an_unknown_op_names_it(run):
 
 
 def test_on_a_gpu_ops_are_checked_in_another_process(run, monkeypatch):
+    monkeypatch.setattr("firesteel.device.find_device", lambda name: replace(CPU, name="GPU", capability=(9, 0)))
+    monkeypatch.setattr("firesteel.measure.ops.correctness.check_ops", None)
     monkeypatch.setattr(
-        "firesteel.cli.machine.verify.find_device", lambda name: replace(CPU, name="GPU", capability=(9, 0))
-    )
-    monkeypatch.setattr("firesteel.cli.machine.verify.check_ops", None)
-    monkeypatch.setattr(
-        "firesteel.cli.machine.verify.check_apart", lambda *_, **__: iter([Check("linear", "triton", "T=1")])
+        "firesteel.measure.ops.correctness.check_apart", lambda *_, **__: iter([Check("linear", "triton", "T=1")])
     )
     assert [check["status"] for check in json.loads(run("verify", "--json").stdout)] == ["passed"]
 
@@ -72,6 +70,6 @@ def test_finished_checks_are_printed_after_an_interrupt(run, monkeypatch):
         yield Check("linear", "triton", "T=1")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("firesteel.cli.machine.verify.check_ops", told)
+    monkeypatch.setattr("firesteel.measure.ops.correctness.check_ops", told)
     result = run("verify", "--device", "cpu", "--json")
     assert result.exit_code != 0 and [check["op"] for check in json.loads(result.stdout)] == ["linear"]

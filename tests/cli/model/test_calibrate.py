@@ -42,14 +42,14 @@ def test_fixed_settings_of_the_environment_are_ignored(run, checkpoint, text, tm
     assert run("calibrate", str(checkpoint), str(out), "--text", text, **environment).exit_code == 0
 
 
-def test_mistakes_are_errors_before_the_model_is_read(run, text, tmp_path):
+def test_mistakes_are_errors_before_the_model_is_read(run, checkpoint, text, tmp_path):
     complaints = {
         text: "exists already",
         str(tmp_path / "no" / "where"): "is not a folder",
         "/proc/zz.json": "cannot write the scales /proc/zz.json",
     }
     for out, complaint in complaints.items():
-        result = run("calibrate", str(tmp_path / "no model"), out, "--text", text)
+        result = run("calibrate", str(checkpoint), out, "--text", text)
         assert isinstance(result.exception, UserError) and complaint in str(result.exception)
 
 

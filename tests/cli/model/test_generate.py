@@ -67,7 +67,7 @@ def test_generate_writes_each_piece_as_it_is_made(monkeypatch):
             return False
 
     events = []
-    monkeypatch.setattr("firesteel.cli.model.generate.load", lambda settings: Told())
+    monkeypatch.setattr("firesteel.cli.model.load.load", lambda settings: Told())
     monkeypatch.setattr(sys, "stdout", Terminal())
     app(["generate", "--prompt", "x"], standalone_mode=False)
     assert events[:6] == ["made a", "wrote a", "flushed", "made b", "wrote b", "flushed"]
@@ -81,11 +81,27 @@ def test_generate_with_a_ledger_switches_graphs_off(monkeypatch):
         asked.append(settings)
         raise UserError("enough")
 
-    monkeypatch.setattr("firesteel.cli.model.generate.load", told)
+    monkeypatch.setattr("firesteel.cli.model.load.load", told)
     for flags in ([], ["--ledger"], ["--ledger", "--cuda-graphs"]):
         with pytest.raises(UserError, match="enough"):
             app(["generate", "--prompt", "x", *flags], standalone_mode=False)
     assert asked == [{}, {"cuda_graphs": False}, {"cuda_graphs": True}]
+
+
+def test_text_is_an_argument_or_an_option_but_not_both(monkeypatch):
+    def stream(text, params):
+        asked.append(text)
+        return iter(())
+
+    asked = []
+    llm = SimpleNamespace(stream=stream, ledger=lambda: SimpleNamespace(timed=False))
+    monkeypatch.setattr("firesteel.cli.model.load.load", lambda settings: llm)
+    app(["generate", "one"], standalone_mode=False)
+    app(["generate", "--prompt", "two"], standalone_mode=False)
+    for wrong in ([], ["one", "--prompt", "two"]):
+        with pytest.raises(UserError, match="give one text to continue"):
+            app(["generate", *wrong], standalone_mode=False)
+    assert asked == ["one", "two"]
 
 
 def test_ledger_names_every_op_with_calls_and_time(run, checkpoint):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from firesteel.cli.model.serve import announcer
+from firesteel.cli.model.serving import announcer
 from firesteel.device.catalogue import CATALOGUE
 from firesteel.server.http.keys import KeyCheck
 
@@ -19,7 +19,7 @@ VLLM = shlex.split("""
 
 
 def test_help_lists_every_flag_of_vllm(run):
-    text = run("serve", "--help", COLUMNS="300", TERMINAL_WIDTH="300").stdout
+    text = run("serve", "--help-all", COLUMNS="300", TERMINAL_WIDTH="300").stdout
     missing = [flag for flag in VLLM if flag.startswith("--") and not re.search(rf"{flag}\b", text)]
     assert missing == [], text
 
@@ -29,6 +29,21 @@ def test_command_line_of_vllm_is_understood(run):
     result = run("serve", "/no/such/folder", *VLLM)
     assert result.exit_code == 1 and "/no/such/folder is not a folder" in str(result.exception)
     assert "--quantization mxfp4: " in result.stderr and "--reasoning-parser openai_gptoss: " in result.stderr
+
+
+@pytest.fixture
+def start(run, monkeypatch, tmp_path):
+    """start("gb10", "--port", "1") serves nothing: it ends before anything is loaded."""
+
+    async def serve_nothing(config):
+        return None
+
+    def begin(gpu, *flags):
+        monkeypatch.setattr("firesteel.cli.model.serving.find_device", lambda name: CATALOGUE[gpu])
+        monkeypatch.setattr("firesteel.cli.model.serving.run", serve_nothing)
+        return run("serve", str(tmp_path), *flags, COLUMNS="400").stderr
+
+    return begin
 
 
 @pytest.mark.parametrize(
@@ -64,16 +79,13 @@ def test_key_is_hidden_among_the_settings(run):
     assert "secret" not in result.output and "(hidden)" in result.output
 
 
-def test_start_shows_what_was_chosen_for_the_gpu(run, monkeypatch):
-    """The model does not exist, but the table comes before that is noticed."""
-    monkeypatch.setattr("firesteel.cli.model.serve.find_device", lambda name: CATALOGUE["gb10"])
-    result = run("serve", "/no/such/folder", "--prefill-activation", "bf16", COLUMNS="400")
-    assert "defaults for NVIDIA GB10: preset spark" in result.stderr
-    assert "not measured on gpt-oss" in result.stderr and '--mxfp4-layers ""' in result.stderr
-    assert "prefill_activation" not in result.stderr
+def test_start_shows_what_was_chosen_for_the_gpu(start):
+    shown = start("gb10", "--prefill-activation", "bf16")
+    assert "defaults for NVIDIA GB10: preset spark" in shown
+    assert "not measured on gpt-oss" in shown and '--mxfp4-layers ""' in shown
+    assert "prefill_activation" not in shown
 
 
 @pytest.mark.parametrize("flags", [[], ["--device", "cpu"]])
-def test_nothing_is_shown_where_no_default_differs(run, monkeypatch, flags):
-    monkeypatch.setattr("firesteel.cli.model.serve.find_device", lambda name: CATALOGUE["h200"])
-    assert "preset" not in run("serve", "/no/such/folder", *flags, COLUMNS="400").stderr
+def test_nothing_is_shown_where_no_default_differs(start, flags):
+    assert "preset" not in start("h200", *flags)

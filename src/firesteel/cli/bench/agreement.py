@@ -7,14 +7,13 @@ of another size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from firesteel.cli.app import show_error, with_settings
-from firesteel.cli.bench.model import UNUSED_CACHE_GIB, check_context, find_context, open_model, with_cache
 from firesteel.cli.bench.options import RECORDS, Out, Synthetic, bench, check_folder
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.progress import progress_bar
@@ -22,11 +21,11 @@ from firesteel.cli.tables import new_table, say, show
 from firesteel.config import resolve
 from firesteel.exit_code import ExitCode
 from firesteel.measure.tokens.agreement import Agreement
-from firesteel.measure.tokens.bench import measure_all
-from firesteel.measure.tokens.equalities import Unmeasured, draw_mixed
-from firesteel.measure.tokens.runs import SEED
 
-Results = Sequence[Agreement | Unmeasured]
+if TYPE_CHECKING:
+    from firesteel.measure.tokens.equalities import Unmeasured
+
+Results: TypeAlias = "Sequence[Agreement | Unmeasured]"
 
 
 @bench.command(name="agreement")
@@ -46,6 +45,11 @@ def bench_agreement(
 
     Pages, tokens and sequences of a step are chosen for each run; other settings are used as given.
     """
+    from firesteel.cli.bench.model import UNUSED_CACHE_GIB, check_context, find_context, open_model, with_cache
+    from firesteel.measure.tokens.bench import measure_all
+    from firesteel.measure.tokens.equalities import draw_mixed
+    from firesteel.measure.tokens.runs import SEED
+
     config = resolve(settings).config
     check_folder(out)
     check_context(find_context(config, synthetic), prompt_tokens + max_tokens)
@@ -67,6 +71,8 @@ def bench_agreement(
 
 def report_unmeasured(results: Results) -> None:
     """Prints an error for each equality that could not be measured, and exits as unproven if there are any."""
+    from firesteel.measure.tokens.equalities import Unmeasured
+
     unmeasured = [result for result in results if isinstance(result, Unmeasured)]
     for result in unmeasured:
         show_error(f"{result.equality} cannot be measured: {result.why_not}")
@@ -75,6 +81,8 @@ def report_unmeasured(results: Results) -> None:
 
 
 def agreement_table(results: Results, title: str) -> Table:
+    from firesteel.measure.tokens.equalities import Unmeasured
+
     table = new_table(
         "equality",
         "run",

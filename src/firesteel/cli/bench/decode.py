@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 
 from firesteel.cli.app import show_error, with_settings
-from firesteel.cli.bench.decode_tables import decode_table, group_table
-from firesteel.cli.bench.loop import bench_loop
-from firesteel.cli.bench.model import UNUSED_CACHE_GIB, open_model, with_cache
 from firesteel.cli.bench.options import RECORDS, OutAndPlot, Synthetic, bench, check_folder, parse_numbers
+from firesteel.cli.choices import FUSED_REQUESTS
 from firesteel.cli.options import AsJson, failing, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import say, show
 from firesteel.config import Config, resolve
-from firesteel.device import DeviceSpec, find_device
 from firesteel.errors import UserError
 from firesteel.exit_code import ExitCode
-from firesteel.measure.decode.bench import (
-    DecodeSubject,
-    DecodeSweep,
-    FailedCase,
-    check_depth,
-    choose_decode_ops,
-    measure_all,
-    network_config,
-)
-from firesteel.measure.decode.figures import DecodeFigures
-from firesteel.measure.loop.bench import LoopSweep
-from firesteel.measure.ops.memory import free_memory
-from firesteel.measure.roofline.ceiling import read_ceiling
-from firesteel.model.decode import MOST_REQUESTS
-from firesteel.plot import check_libraries, plot_decode
+
+if TYPE_CHECKING:
+    from firesteel.device import DeviceSpec
+    from firesteel.measure.decode.bench import DecodeSweep
+
 
 CHECKED = 256  # steps in which variants are compared by default
 REFERENCES = "--device cpu: the plain references run; their times say nothing of a GPU"
@@ -47,7 +33,7 @@ def bench_decode(
     checkpoint: Annotated[str | None, typer.Argument(metavar="MODEL", help="the same as --model")] = None,
     synthetic: Synthetic = None,
     batch: Annotated[
-        str, typer.Option(help=f"requests per step, one token each: 1 to {MOST_REQUESTS}, more with --engine")
+        str, typer.Option(help=f"requests per step, one token each: 1 to {FUSED_REQUESTS}, more with --engine")
     ] = "1",
     context: Annotated[
         str, typer.Option(help="tokens that each request holds at first, for example 2048,8192")
@@ -72,6 +58,10 @@ def bench_decode(
     as_json: AsJson = False,
 ) -> None:
     """Time whole decoding steps, embedding to sampled token, and their groups; give the share of the floor."""
+    from firesteel.cli.bench.loop import bench_loop
+    from firesteel.measure.decode.bench import DecodeSweep
+    from firesteel.measure.loop.bench import LoopSweep
+
     if checkpoint is not None and ("model" in settings or synthetic is not None):
         raise UserError(f"{checkpoint}: name the model once: as MODEL, with --model or with --synthetic")
     settings = {**settings, **({} if checkpoint is None else {"model": checkpoint})}
@@ -88,7 +78,7 @@ def bench_decode(
     if temperature:
         raise UserError("--temperature: a bare step takes the most likely token: add --engine, or leave it out")
     sweep = DecodeSweep(
-        batches=parse_numbers("--batch", batch, 1, MOST_REQUESTS),
+        batches=parse_numbers("--batch", batch, 1, FUSED_REQUESTS),
         contexts=parse_numbers("--context", context, 0, None),
         steps=steps,
         check=CHECKED if check is None else check,
@@ -100,6 +90,21 @@ def bench_decode(
 def bench_steps(
     config: Config, synthetic: str | None, sweep: DecodeSweep, *, out: Path, plot: bool, as_json: bool
 ) -> None:
+    from firesteel.cli.bench.decode_tables import decode_table, group_table
+    from firesteel.cli.bench.model import UNUSED_CACHE_GIB, open_model, with_cache
+    from firesteel.measure.decode.bench import (
+        DecodeSubject,
+        FailedCase,
+        check_depth,
+        choose_decode_ops,
+        measure_all,
+        network_config,
+    )
+    from firesteel.measure.decode.figures import DecodeFigures
+    from firesteel.measure.ops.memory import free_memory
+    from firesteel.measure.roofline.ceiling import read_ceiling
+    from firesteel.plot import check_libraries, plot_decode
+
     device = choose_device(config)
     if sweep.delays and not device.is_cuda:
         raise UserError("--delays: only CUDA kernels have delays, and the references run here: leave it out")
@@ -142,6 +147,10 @@ def refuse_checks(check: int | None, *, delays: bool) -> None:
 
 def choose_device(config: Config) -> DeviceSpec:
     """Returns the device; a CPU only if it is named."""
+    import torch
+
+    from firesteel.device import find_device
+
     if config.model.device == "auto" and not torch.cuda.is_available():
         raise UserError(
             "bench decode times CUDA kernels and torch sees no GPU here: run it on a machine with an NVIDIA GPU "

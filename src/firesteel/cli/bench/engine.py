@@ -7,27 +7,22 @@ may be nearly so. Gaps that rounding does not explain are an error, after the re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from firesteel.cli.app import with_settings
-from firesteel.cli.bench.model import check_context, check_pages, find_context, open_model
 from firesteel.cli.bench.options import RECORDS, Out, Synthetic, bench, parse_numbers
 from firesteel.cli.bench.rescored import in_words, report_wrong_tokens
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import Config, resolve
-from firesteel.device import find_device
-from firesteel.engine.engine import find_most_requests
 from firesteel.errors import UserError
-from firesteel.measure.loop.figures import STAGES
-from firesteel.measure.loop.rounds import ConcurrencyFigures, measure_concurrency, record
-from firesteel.measure.tokens.rescore import is_rounded
-from firesteel.measure.tokens.runs import SEED, draw_requests
-from firesteel.types import SamplingParams
+
+if TYPE_CHECKING:
+    from firesteel.measure.loop.rounds import ConcurrencyFigures
 
 
 @bench.command(name="engine")
@@ -45,6 +40,12 @@ def bench_engine(
     as_json: AsJson = False,
 ) -> None:
     """Tokens per second of the engine in prefill and in decode, and the time in each stage; no prefix caching."""
+    from firesteel.cli.bench.model import check_context, check_pages, find_context, open_model
+    from firesteel.measure.loop.rounds import measure_concurrency, record
+    from firesteel.measure.tokens.rescore import is_rounded
+    from firesteel.measure.tokens.runs import SEED, draw_requests
+    from firesteel.types import SamplingParams
+
     levels = parse_numbers("--concurrency", concurrency, 1, None)
     config = resolve({"prefix_caching": False, "max_num_seqs": max(64, *levels), **settings}).config
     check_seqs(config, max(levels))
@@ -71,6 +72,8 @@ def bench_engine(
 
 
 def engine_table(measured: Sequence[ConcurrencyFigures], title: str) -> Table:
+    from firesteel.measure.loop.figures import STAGES
+
     table = new_table(
         "in flight",
         "tok/s",
@@ -103,6 +106,9 @@ def engine_table(measured: Sequence[ConcurrencyFigures], title: str) -> Table:
 
 
 def check_seqs(config: Config, concurrency: int) -> None:
+    from firesteel.device import find_device
+    from firesteel.engine.engine import find_most_requests
+
     most = find_most_requests(config.batch, find_device(config.model.device))
     if concurrency > most:
         raise UserError(f"--concurrency {concurrency}: max_num_seqs = {most}: raise it, or lower the concurrency")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -14,7 +14,10 @@ from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
 from firesteel.exit_code import ExitCode
-from firesteel.server.stub.bench import WARM_TOKENS, FrontendRound, front_end, measure_round, medians, record
+
+if TYPE_CHECKING:
+    from firesteel.server.stub.bench import FrontendRound
+
 
 ENOUGH = 0.97  # share of the rate: a round is slower at its beginning and end
 
@@ -29,6 +32,8 @@ def bench_frontend(
     as_json: AsJson = False,
 ) -> None:
     """Check that the HTTP server, on one core, keeps up with an engine; give its cost per token."""
+    from firesteel.server.stub.bench import WARM_TOKENS, front_end, measure_round, medians, record
+
     with front_end(rate) as (url, process), progress_bar("measuring") as report_progress:
         measure_round(url, process, concurrency, WARM_TOKENS)
         measured = []

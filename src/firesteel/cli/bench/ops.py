@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from firesteel.cli.bench.options import RECORDS, OutAndPlot, bench, check_folder
+from firesteel.cli.choices import ACTIVATIONS
 from firesteel.cli.options import (
     AsJson,
     Device,
@@ -23,16 +24,15 @@ from firesteel.cli.options import (
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import bench_table, say, show
 from firesteel.config import resolve
-from firesteel.device import DeviceSpec, find_device
 from firesteel.errors import UserError
 from firesteel.exit_code import ExitCode
-from firesteel.kernels.op.requirement import parse_requirements
-from firesteel.kernels.operands.activation import ACTIVATIONS
-from firesteel.measure.ops import bench as benchmark
-from firesteel.measure.ops.outcome import Ceilings, OpOutcome
-from firesteel.measure.ops.sweep import OpsSweep, check_implementations, check_measured, check_required
-from firesteel.measure.ops.sweep import Required as RequiredOps
-from firesteel.plot import check_libraries, plot_ops
+
+if TYPE_CHECKING:
+    from firesteel.device import DeviceSpec
+    from firesteel.measure.ops.outcome import Ceilings, OpOutcome
+    from firesteel.measure.ops.sweep import OpsSweep
+    from firesteel.measure.ops.sweep import Required as RequiredOps
+
 
 DEFAULT_M = {True: "1,2,...,8192", False: "1"}  # keyed by is_cuda
 MOST_M = 16384
@@ -61,6 +61,11 @@ def bench_ops(
     as_json: AsJson = False,
 ) -> None:
     """Time each implementation at a model's shapes with a cold cache: GB/s, TFLOP/s and share of the ceiling."""
+    from firesteel.device import find_device
+    from firesteel.kernels.op.requirement import parse_requirements
+    from firesteel.measure.ops.sweep import OpsSweep, check_implementations, check_measured, check_required
+    from firesteel.plot import check_libraries, plot_ops
+
     target, required = find_device(device), parse_requirements(",".join(require or []))
     sweep = OpsSweep(
         spec=find_spec(model),
@@ -93,6 +98,8 @@ def bench_ops(
 def _measure(
     sweep: OpsSweep, device: DeviceSpec, out: Path, required: RequiredOps
 ) -> tuple[list[OpOutcome], Ceilings]:
+    from firesteel.measure.ops import bench as benchmark
+
     say(f"measuring the ceilings of {device.name}")
     ceilings = benchmark.measure_ceilings(device)
     around = benchmark.save_ceilings(ceilings, device, resolve().config, out)
@@ -121,6 +128,7 @@ def parse_m(text: str) -> tuple[int, ...]:
 
 
 def _activations(given: list[str] | None) -> tuple[str, ...]:
+
     for activation in given or []:
         if activation not in ACTIVATIONS:
             raise UserError(f"--activation {activation}: must be one of {', '.join(ACTIVATIONS)}")

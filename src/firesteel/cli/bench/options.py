@@ -8,17 +8,14 @@ from typing import Annotated
 
 import typer
 
-from firesteel.cli.app import app
+from firesteel.cli.choices import MODELS
+from firesteel.cli.group import make_group
 from firesteel.errors import UserError
-from firesteel.model.spec import PRESETS
 
-bench = typer.Typer(
-    no_args_is_help=True, help="Time ops against a ceiling measured in the same run, or the engine."
-)
-app.add_typer(bench, name="bench")
+bench = make_group("bench", help="Time ops against a ceiling measured in the same run, or the engine.")
 
 RECORDS = Path("firesteel-bench")
-Synthetic = Annotated[str | None, typer.Option(help="random weights of " + " or ".join(PRESETS))]
+Synthetic = Annotated[str | None, typer.Option(help="random weights of " + " or ".join(MODELS))]
 Out = Annotated[Path, typer.Option(help="folder for records")]
 OutAndPlot = Annotated[Path, typer.Option("--out", help="folder for records and the plot")]
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from firesteel.cli.app import with_settings
-from firesteel.cli.bench.model import check_context, check_pages, find_context, open_model
 from firesteel.cli.bench.options import RECORDS, Out, Synthetic, bench, check_folder, parse_numbers
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import resolve
-from firesteel.measure.loop.prefill import PrefillFigures, measure_prefill, record
+
+if TYPE_CHECKING:
+    from firesteel.measure.loop.prefill import PrefillFigures
 
 
 @bench.command(name="prefill")
@@ -28,6 +29,9 @@ def bench_prefill(
     as_json: AsJson = False,
 ) -> None:
     """Time from a prompt's submission to its first token, one prompt at a time; no prefix caching."""
+    from firesteel.cli.bench.model import check_context, check_pages, find_context, open_model
+    from firesteel.measure.loop.prefill import measure_prefill, record
+
     lengths = parse_numbers("--tokens", tokens, 1, None)
     config = resolve({"prefix_caching": False, **settings}).config
     check_context(find_context(config, synthetic), max(lengths) + 1)

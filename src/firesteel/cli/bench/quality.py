@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from firesteel.cli.app import with_settings
 from firesteel.cli.bench.options import RECORDS, Out, bench, check_folder
-from firesteel.cli.model.load import load
+from firesteel.cli.choices import PRECISIONS as PRECISION_NAMES
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
 from firesteel.errors import UserError
-from firesteel.eval import take
-from firesteel.exam import EXAM, TEXT, ExamItem, read_items
-from firesteel.llm import LLM
-from firesteel.measure.ops.memory import free_memory
-from firesteel.quality import MEASURED, PRECISIONS, SHIPPED, Answers, Quality, compare, examine
+
+if TYPE_CHECKING:
+    from firesteel.exam import ExamItem
+    from firesteel.llm import LLM
+    from firesteel.quality import Answers, Quality
 
 
 @bench.command(name="quality")
@@ -29,8 +29,8 @@ def bench_quality(
     precision: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"{'; '.join(PRECISIONS)}. May be repeated; each is compared with the first (default: all but "
-            "MXFP6, which is emulated and slow)"
+            help=f"{'; '.join(PRECISION_NAMES)}. May be repeated; each is compared with the first (default: all "
+            "but MXFP6, which is emulated and slow)"
         ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="questions per family (default: all)")] = None,
@@ -38,6 +38,12 @@ def bench_quality(
     as_json: AsJson = False,
 ) -> None:
     """Perplexity, exact match and answers changed with weights and activations in fewer bits."""
+    from firesteel.cli.model.load import load
+    from firesteel.eval import take
+    from firesteel.exam import EXAM, TEXT, read_items
+    from firesteel.measure.ops.memory import free_memory
+    from firesteel.quality import PRECISIONS, compare
+
     names = choose(precision)
     refuse(settings, names)
     check_folder(out)
@@ -63,12 +69,16 @@ def bench_quality(
 
 
 def _examine(llm: LLM, name: str, items: Sequence[ExamItem], texts: Sequence[ExamItem]) -> Answers:
+    from firesteel.quality import examine
+
     with progress_bar("answering") as report_progress:
         return examine(llm, name, items, texts, progress=report_progress)
 
 
 def choose(asked: Sequence[str] | None) -> list[str]:
     """Returns the requested precisions in a fixed order, after the one they are compared with."""
+    from firesteel.quality import MEASURED, PRECISIONS, SHIPPED
+
     for name in asked or ():
         if name not in PRECISIONS:
             raise UserError(f"--precision {name}: must be one of {'; '.join(PRECISIONS)}")
@@ -77,6 +87,8 @@ def choose(asked: Sequence[str] | None) -> list[str]:
 
 def refuse(settings: dict[str, Any], names: Sequence[str]) -> None:
     """Raises if the user set what one of the precisions sets."""
+    from firesteel.quality import PRECISIONS
+
     if given := [name for precision in names for name in PRECISIONS[precision] if name in settings]:
         flag = given[0].replace("_", "-")
         raise UserError(f"--{flag}: bench quality sets it itself; leave it out and choose with --precision")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import typer
 
 from firesteel.cli.app import show_error
 from firesteel.exit_code import ExitCode
-from firesteel.measure.tokens.rescore import Rescored
+
+if TYPE_CHECKING:
+    from firesteel.measure.tokens.rescore import Rescored
 
 
 def in_words(rescored: Rescored | None) -> str:

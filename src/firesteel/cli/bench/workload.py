@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from firesteel.cli.app import with_settings
-from firesteel.cli.bench.model import check_context, check_pages, find_context, open_model
 from firesteel.cli.bench.options import RECORDS, Out, Synthetic, bench, check_folder, parse_numbers
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.progress import progress_bar
@@ -16,7 +15,10 @@ from firesteel.cli.tables import new_table, say, show
 from firesteel.config import resolve
 from firesteel.errors import UserError
 from firesteel.heap import settled_heap
-from firesteel.measure.loop.workload import Workload, WorkloadFigures, WorkloadSweep, record
+
+if TYPE_CHECKING:
+    from firesteel.measure.loop.workload import WorkloadFigures
+
 
 COUNTS = "comma-separated; empty: leave out"
 
@@ -36,6 +38,9 @@ def bench_workload(
     as_json: AsJson = False,
 ) -> None:
     """Chat turns behind a cached prefix, a closed loop, and Poisson arrivals: first tokens, gaps and tokens/s."""
+    from firesteel.cli.bench.model import check_context, check_pages, find_context, open_model
+    from firesteel.measure.loop.workload import Workload, WorkloadSweep, record
+
     sweep = WorkloadSweep(
         contexts=parse_counts("--turns", turns),
         new=parse_counts("--new", new),

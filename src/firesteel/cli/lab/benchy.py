@@ -14,7 +14,6 @@ from firesteel.cli.lab.run import lab
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.exit_code import ExitCode
-from firesteel.lab.bench.benchy import REPORT, BenchyPlan, BenchyUnavailable, run_benchy
 
 
 @lab.command(name="benchy")
@@ -34,6 +33,8 @@ def lab_benchy(
     as_json: AsJson = False,
 ) -> None:
     """Start a server and run the installed llama-benchy against it; exit code 3 if it or its book is missing."""
+    from firesteel.lab.bench.benchy import REPORT, BenchyPlan, BenchyUnavailable, run_benchy
+
     plan = BenchyPlan(
         pp=parse_numbers("--pp", pp, 1, None),
         tg=parse_numbers("--tg", tg, 1, None),

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from firesteel.cli.lab.run import lab
-from firesteel.cli.lab.run_table import STYLES
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.errors import UserError
-from firesteel.lab.board.board import Board, make_board
-from firesteel.lab.board.page import write_board
-from firesteel.lab.board.tables import BoardCell, BoardTable, tabulate_section, tabulate_targets, tabulate_unranked
-from firesteel.lab.board.targets import read_targets
+
+if TYPE_CHECKING:
+    from firesteel.lab.board.board import Board
+    from firesteel.lab.board.tables import BoardCell, BoardTable
+
 
 PAGE_ONLY = ("TTFT ms", "drafts", "doubts")  # columns for which a terminal has no room
 
@@ -36,6 +36,10 @@ def lab_board(
     With --targets, the exit code is 1 if the best configuration misses one, and 3 if not all could be judged;
     without, it is 3 if nothing is ranked.
     """
+    from firesteel.lab.board.board import make_board
+    from firesteel.lab.board.page import write_board
+    from firesteel.lab.board.targets import read_targets
+
     board = make_board(folders, read_targets(targets) if targets else None)
     if as_json:
         print_json(board.as_dict())
@@ -50,6 +54,8 @@ def lab_board(
 
 
 def show_board(board: Board) -> None:
+    from firesteel.lab.board.tables import tabulate_section, tabulate_targets, tabulate_unranked
+
     for section in board.sections:
         show(to_rich(tabulate_section(section), section.title))
         if section.best.targets:
@@ -71,5 +77,7 @@ def to_rich(table: BoardTable, title: str) -> Table:
 
 
 def to_text(cell: BoardCell) -> Text:
+    from firesteel.cli.lab.run_table import STYLES
+
     note = f"\n{cell.note}" if cell.note else ""
     return Text.assemble((cell.text, STYLES[cell.verdict] if cell.verdict else ""), (note, "dim"))

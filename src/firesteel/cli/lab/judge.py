@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from firesteel.cli.choices import GPUS
 from firesteel.cli.lab.run import lab
-from firesteel.cli.lab.run_table import STYLES
-from firesteel.cli.lab.slot_table import slot_table
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
-from firesteel.device.catalogue import shorten_name
 from firesteel.errors import UserError
-from firesteel.lab.judge.judge import Judgement, Question, judge_files
-from firesteel.lab.judge.library import LibraryVerdict
 from firesteel.lab.judge.recognise import ENGINES
-from firesteel.lab.path.evidence import CPU, GPU
-from firesteel.measure.roofline.roofline import GPUS
+
+if TYPE_CHECKING:
+    from firesteel.lab.judge.judge import Judgement
+    from firesteel.lab.judge.library import LibraryVerdict
+
 
 CAPABILITY = re.compile(r"(?:sm_?)?(\d+)\.?(\d)[af]?$")
 
@@ -47,6 +46,8 @@ def lab_judge(
 
     The exit code is 0 if all of it is as it must be, 1 if anything is wrong, and 3 if not all could be judged.
     """
+    from firesteel.lab.judge.judge import Question, judge_files
+
     machine, capability = find_machine(gpu)
     question = Question(engine=engine or "", machine=machine, capability=capability, path=path, expect=expect)
     judgement = judge_files(files, question)
@@ -59,11 +60,15 @@ def lab_judge(
 
 def find_machine(gpu: str | None) -> tuple[str, tuple[int, int] | None]:
     """Returns the machine and its compute capability, from a name of the table, 12.1, sm_121a or cpu."""
+    from firesteel.device.catalogue import shorten_name
+    from firesteel.lab.path.evidence import CPU, GPU
+    from firesteel.measure.roofline.roofline import GPUS as LISTED
+
     if gpu is None:
         return "", None
     if gpu.lower() == CPU:
         return CPU, None
-    known = GPUS.get(shorten_name(gpu))
+    known = LISTED.get(shorten_name(gpu))
     if known is not None:
         return GPU, known.capability
     match = CAPABILITY.match(gpu.lower())
@@ -73,6 +78,8 @@ def find_machine(gpu: str | None) -> tuple[str, tuple[int, int] | None]:
 
 
 def show_judgement(judgement: Judgement) -> None:
+    from firesteel.cli.lab.slot_table import slot_table
+
     if judgement.slots is not None:
         say(f"engine: {judgement.engine} ({judgement.engine_by})")
         show(slot_table(judgement.slots))
@@ -86,6 +93,8 @@ def show_judgement(judgement: Judgement) -> None:
 
 
 def library_table(rows: tuple[LibraryVerdict, ...]) -> Table:
+    from firesteel.cli.lab.run_table import STYLES
+
     table = new_table("library", "machine code", "PTX", "verdict", "why", "cure")
     for row in rows:
         code, ptx = " ".join(row.machine_code), " ".join(row.ptx)

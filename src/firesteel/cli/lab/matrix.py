@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -13,22 +13,16 @@ from firesteel.atomic import write_atomically
 from firesteel.cli.bench.options import parse_numbers
 from firesteel.cli.folder import writing_to
 from firesteel.cli.lab.run import lab
-from firesteel.cli.lab.run_table import STYLES
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import hide_secrets
-from firesteel.device import find_device
 from firesteel.lab.bench.plan import BenchPlan
-from firesteel.lab.engine_info import EngineInfo
-from firesteel.lab.matrix.gates_file import GatesFile, choose_gates, read_gates_file
-from firesteel.lab.matrix.matrix import CELLS, run_matrix
-from firesteel.lab.matrix.result import DONE, SMALL, CellOutcome, Matrix, MatrixResult
 from firesteel.lab.path.slots import SlotState, SlotTable
-from firesteel.lab.report.report import write_report
-from firesteel.lab.result import RESULT, LabResult
-from firesteel.lab.spec_check import check_matrix
-from firesteel.lab.surroundings import StatedSurroundings
 from firesteel.lab.verdict import Verdict
+
+if TYPE_CHECKING:
+    from firesteel.lab.matrix.result import CellOutcome, Matrix, MatrixResult
+
 
 Engine = Annotated[str, typer.Option(help="firesteel, vllm, sglang, llamacpp, or a command line with {port}")]
 ServedName = Annotated[str, typer.Option(help="checkpoint folder, name in the local cache, or kindling")]
@@ -81,6 +75,10 @@ def lab_matrix(
 
     The exit code is 1 if a cell failed, and 3 if a kernel path or the answers could not be judged.
     """
+    from firesteel.lab.matrix.gates_file import GatesFile, choose_gates, read_gates_file
+    from firesteel.lab.matrix.result import Matrix
+    from firesteel.lab.spec_check import check_matrix
+
     file = GatesFile() if gates_file is None else read_gates_file(gates_file, engine=engine)
     chosen = choose_gates(gates or (), file, engine=engine)
     matrix = Matrix(
@@ -113,6 +111,13 @@ def lab_matrix(
 
 def measure_and_report(matrix: Matrix, out: Path, *, again: bool) -> tuple[MatrixResult, Path]:
     """Returns the result and the path of the page."""
+    from firesteel.device import find_device
+    from firesteel.lab.engine_info import EngineInfo
+    from firesteel.lab.matrix.matrix import CELLS, run_matrix
+    from firesteel.lab.report.report import write_report
+    from firesteel.lab.result import RESULT, LabResult
+    from firesteel.lab.surroundings import StatedSurroundings
+
     measured = run_matrix(matrix, out / CELLS, on_progress=say, again=again)
     result = LabResult(
         engine=EngineInfo(name=hide_secrets((matrix.engine,))[0], model=matrix.model),
@@ -125,6 +130,8 @@ def measure_and_report(matrix: Matrix, out: Path, *, again: bool) -> tuple[Matri
 
 def make_plan(full: bool, runs: int | None, **sizes: str) -> BenchPlan:
     """Returns the workloads of a cell; the table shows the first, the cell's own report all."""
+    from firesteel.lab.matrix.result import SMALL
+
     given = {name: parse_numbers(f"--{name}", text, 0, None) for name, text in sizes.items() if text}
     return (BenchPlan() if full else SMALL).with_settings(runs=runs, **given)
 
@@ -149,6 +156,9 @@ def matrix_table(measured: MatrixResult) -> Table:
 
 def status_text(cell: CellOutcome) -> Text:
     """Returns the verdict of a cell that was measured, else why it was not."""
+    from firesteel.cli.lab.run_table import STYLES
+    from firesteel.lab.matrix.result import DONE
+
     return Text(cell.verdict.value if cell.status == DONE else cell.status, STYLES[cell.verdict])
 
 
@@ -160,5 +170,7 @@ def find_style(cell: CellOutcome, is_best: bool) -> str:
 
 def in_short(slots: SlotTable | None) -> Text:
     """Returns the slots that were seen or had to be, coloured by their verdicts."""
+    from firesteel.cli.lab.run_table import STYLES
+
     rows = [row for row in slots.rows if row.counts and row.state is not SlotState.NOT_APPLICABLE] if slots else []
     return Text(" ").join(Text(f"{row.slot}={row.value or '?'}", STYLES[row.verdict]) for row in rows)

@@ -15,11 +15,6 @@ from firesteel.cli.lab.run import lab
 from firesteel.cli.tables import say
 from firesteel.config import find_reference_key
 from firesteel.exit_code import ExitCode
-from firesteel.lab.client.api import Api
-from firesteel.lab.client.wire import RequestFailed
-from firesteel.lab.reference.recorded import with_hashes
-from firesteel.lab.reference.recording import NotRecordable, record_reference
-from firesteel.lab.servers.target import Target
 from firesteel.lab.verdict import Verdict
 
 
@@ -36,6 +31,12 @@ def lab_reference(
 
     `lab run --reference FILE` compares a later server with the file. A key is read from LAB_REFERENCE_API_KEY.
     """
+    from firesteel.lab.client.api import Api
+    from firesteel.lab.client.wire import RequestFailed
+    from firesteel.lab.reference.recorded import with_hashes
+    from firesteel.lab.reference.recording import NotRecordable, record_reference
+    from firesteel.lab.servers.target import Target
+
     api = replace(Api.of(url, find_reference_key()), timeout_s=answer_s)
     console = Console(stderr=True)
     try:

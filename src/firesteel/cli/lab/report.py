@@ -10,8 +10,6 @@ import typer
 from firesteel.cli.folder import writing_to
 from firesteel.cli.lab.run import lab
 from firesteel.cli.tables import say
-from firesteel.lab.report.report import write_report
-from firesteel.lab.result import RESULT, read_result
 
 
 @lab.command(name="report")
@@ -22,6 +20,9 @@ def lab_report(
     ] = None,
 ) -> None:
     """Write report.html and report.md from a result."""
+    from firesteel.lab.report.report import write_report
+    from firesteel.lab.result import RESULT, read_result
+
     content = read_result(result)
     source = result / RESULT if result.is_dir() else result
     folder = out or source.parent

@@ -13,10 +13,6 @@ from firesteel.cli.folder import writing_to
 from firesteel.cli.lab.run import lab
 from firesteel.cli.tables import say
 from firesteel.config import child_environment
-from firesteel.device import find_device
-from firesteel.lab.rerun import plan_rerun
-from firesteel.lab.result import read_result
-from firesteel.lab.surroundings import StatedSurroundings
 
 
 @lab.command(name="rerun")
@@ -26,6 +22,11 @@ def lab_rerun(
     dry: Annotated[bool, typer.Option("--dry", help="print the command without running it")] = False,
 ) -> None:
     """Repeat the run of a result with its settings; lists what differs on this machine."""
+    from firesteel.device import find_device
+    from firesteel.lab.rerun import plan_rerun
+    from firesteel.lab.result import read_result
+    from firesteel.lab.surroundings import StatedSurroundings
+
     plan = plan_rerun(read_result(result), StatedSurroundings.now(find_device()), out)
     for line in plan.differences:
         say(f"differs: {line}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -15,19 +15,11 @@ from firesteel.cli.lab.run import lab
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import hide_secrets
-from firesteel.device import find_device
 from firesteel.exit_code import ExitCode
-from firesteel.lab.engine_info import EngineInfo
 from firesteel.lab.level import BENCHMARK
-from firesteel.lab.level_two import check_by_level_two
-from firesteel.lab.matrix.result import Matrix
-from firesteel.lab.matrix.review import ACCEPTED, OPEN, Review, find_sides, parse_gate, review_gate, with_runs
-from firesteel.lab.report.report import write_report
-from firesteel.lab.result import RESULT, LabResult
-from firesteel.lab.spec_check import check_matrix
-from firesteel.lab.surroundings import StatedSurroundings
 
-EXIT_CODES = {ACCEPTED: ExitCode.PASSED, OPEN: ExitCode.UNPROVEN}
+if TYPE_CHECKING:
+    from firesteel.lab.matrix.review import Review
 
 
 @lab.command(name="review")
@@ -55,6 +47,16 @@ def lab_review(
 
     The exit code is 0 if the gate is accepted, 3 if that stays open, else 1.
     """
+    from firesteel.device import find_device
+    from firesteel.lab.engine_info import EngineInfo
+    from firesteel.lab.level_two import check_by_level_two
+    from firesteel.lab.matrix.result import Matrix
+    from firesteel.lab.matrix.review import find_sides, parse_gate, review_gate, with_runs
+    from firesteel.lab.report.report import write_report
+    from firesteel.lab.result import RESULT, LabResult
+    from firesteel.lab.spec_check import check_matrix
+    from firesteel.lab.surroundings import StatedSurroundings
+
     gates = parse_gate(gate, engine=engine)
     matrix = Matrix(gates=gates, engine=engine, model=model, flags=tuple(flags or ()), level=str(BENCHMARK))
     find_sides(matrix)
@@ -81,7 +83,10 @@ def lab_review(
     else:
         show(review_table(review))
         say(f"review: {sheet}; as a page: {page}")
-    raise typer.Exit(EXIT_CODES.get(review.verdict, ExitCode.FAILED))
+    from firesteel.lab.matrix.review import ACCEPTED, OPEN
+
+    codes = {ACCEPTED: ExitCode.PASSED, OPEN: ExitCode.UNPROVEN}
+    raise typer.Exit(codes.get(review.verdict, ExitCode.FAILED))
 
 
 def review_table(review: Review) -> Table:

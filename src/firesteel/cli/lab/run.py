@@ -9,20 +9,18 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from firesteel.cli.app import app
 from firesteel.cli.bench.options import parse_numbers
 from firesteel.cli.folder import writing_to
-from firesteel.cli.lab.run_table import open_run_table
-from firesteel.cli.lab.slot_table import slot_table
+from firesteel.cli.group import make_group
+from firesteel.cli.help_page import FURTHER
 from firesteel.cli.tables import say, show
-from firesteel.lab.run import run_lab
 from firesteel.lab.servers.shutdown import stop_servers_on_signals
 from firesteel.lab.spec import FLAGS, HELP, LabSpec
 from firesteel.lab.verdict import Verdict
 
 NUMBERS = tuple[int, ...]  # written as 512,2048
-lab = typer.Typer(no_args_is_help=True)
-app.add_typer(lab, name="lab")
+lab = make_group("lab")
+FIRST = ("mode", "level", "engine", "url", "model", "path", "baseline", "reference_url", "quick", "allow_unjudged")
 Out = Annotated[Path, typer.Option(help="folder for logs, result.json, records and the report")]
 
 
@@ -37,6 +35,10 @@ def run(out: Path, **settings: Any) -> None:
 
     The exit code is 1 if a level failed, and 3 if the kernel path or the answers could not be judged.
     """
+    from firesteel.cli.lab.run_table import open_run_table
+    from firesteel.cli.lab.slot_table import slot_table
+    from firesteel.lab.run import run_lab
+
     spec = make_spec(settings)
     with writing_to(out), open_run_table(spec) as observer:
         result = run_lab(spec, out, observer)
@@ -79,10 +81,10 @@ def _parameter(declared: dataclasses.Field[Any], kind: Any) -> inspect.Parameter
     is_list, is_numbers = kind == tuple[str, ...], kind == NUMBERS
     if declared.name == FLAGS:
         option: Any = typer.Argument(metavar="[-- FLAGS]", help=help_text)
-    elif kind is bool:
-        option = typer.Option(f"--{declared.name.replace('_', '-')}", help=help_text)
     else:
-        option = typer.Option(help=help_text)
+        names = [f"--{declared.name.replace('_', '-')}"] if kind is bool else []
+        panel = None if declared.name in FIRST else f"{FURTHER}options"
+        option = typer.Option(*names, help=help_text, rich_help_panel=panel)
     return inspect.Parameter(
         declared.name,
         inspect.Parameter.KEYWORD_ONLY,

@@ -5,34 +5,30 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from firesteel.atomic import write_atomically
 from firesteel.cli.app import app, with_settings
-from firesteel.cli.bench.model import find_preset, open_model
+from firesteel.cli.choices import MODELS
 from firesteel.cli.folder import writing_to
-from firesteel.cli.machine.profile_tables import difference_tables, make_tables
 from firesteel.cli.options import AsJson, find_spec, print_json
 from firesteel.cli.tables import say, show
 from firesteel.config import Config, resolve
-from firesteel.device import find_device
 from firesteel.errors import UserError
-from firesteel.lab.profile.difference import compute_difference
-from firesteel.lab.profile.engine import profile_prompts, profile_steps
-from firesteel.lab.profile.profile import HostTime, Profile, compute_profile, parse_profile
-from firesteel.lab.profile.recording import RecordingPlan, record_profile
-from firesteel.lab.report.report import write_report
-from firesteel.lab.result import LabResult
-from firesteel.lab.servers.commands import find_key
-from firesteel.lab.surroundings import StatedSurroundings
 from firesteel.lab.trace import Slice, cut, read_timeline
-from firesteel.measure.roofline.roofline import StepCost, StepShape, step_cost
-from firesteel.model.spec import PRESETS, ModelSpec
-from firesteel.server.stub.bench import WARM_TOKENS, front_end
-from firesteel.server.stub.bench import measure_round as measure_front_end
+
+if TYPE_CHECKING:
+    from firesteel.lab.profile.recording import RecordingPlan
+
+
+if TYPE_CHECKING:
+    from firesteel.lab.profile.profile import Profile
+    from firesteel.measure.roofline.roofline import StepCost
+    from firesteel.model.spec import ModelSpec
+
 
 FRONT_END_TOK_S = 5000.0
 FRONT_END_TOKENS = 200
@@ -70,12 +66,17 @@ def show_profile(
     against: Annotated[
         Path | None, typer.Option(help="earlier trace or profile.json to show the difference from")
     ] = None,
-    synthetic: Annotated[str | None, typer.Option(help="random weights of " + " or ".join(PRESETS))] = None,
+    synthetic: Annotated[str | None, typer.Option(help="random weights of " + " or ".join(MODELS))] = None,
     front: Annotated[bool, typer.Option(help="also measure the HTTP front end per token")] = True,
     out: Annotated[Path | None, typer.Option(help="folder for profile.json, report.html and report.md")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show GPU time by category, kernel and layer with gaps and bandwidth, and host time; on a CPU, time by op."""
+    from firesteel.cli.machine.profile_tables import difference_tables, make_tables
+    from firesteel.lab.profile.difference import compute_difference
+    from firesteel.lab.profile.recording import RecordingPlan
+    from firesteel.lab.servers.commands import find_key
+
     check_flags(trace, url, {"--seconds": seconds, "--traces": traces}, {"--from": start, "--to": end})
     config = resolve({"prefix_caching": False, **settings}).config
     spec = find_spec(config.model.model) if "model" in settings and (trace or url) else None
@@ -132,6 +133,8 @@ def check_flags(
 
 def record(plan: RecordingPlan) -> tuple[list[Slice], str]:
     """Returns the timeline of a recording, and what it shows."""
+    from firesteel.lab.profile.recording import record_profile
+
     recording = record_profile(plan, say)
     say(f"trace: {recording.path}")
     if recording.others:
@@ -150,6 +153,8 @@ def profile_slices(
     window: tuple[float | None, float | None],
 ) -> Profile:
     """Computes the profile of a trace; with --model it also has layers and, of decoding steps, bandwidths."""
+    from firesteel.lab.profile.profile import compute_profile
+
     window_us = None
     if window != (None, None):
         slices, window_us = cut(slices, *window)
@@ -165,6 +170,8 @@ def profile_slices(
 
 def read_profile(path: Path) -> Profile:
     """Reads a profile.json of this verb, or a trace."""
+    from firesteel.lab.profile.profile import compute_profile, parse_profile
+
     if path.suffix == ".json" and path.is_file():
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -178,6 +185,11 @@ def read_profile(path: Path) -> Profile:
 
 def write_profile(profile: Profile, config: Config, out: Path, *, is_ours: bool) -> Path:
     """Writes profile.json and the report; the report has no surroundings if a trace was only read here."""
+    from firesteel.device import find_device
+    from firesteel.lab.report.report import write_report
+    from firesteel.lab.result import LabResult
+    from firesteel.lab.surroundings import StatedSurroundings
+
     surroundings = StatedSurroundings.now(find_device(config.model.device))
     write_atomically(out / "profile.json", {**profile.as_dict(), "surroundings": surroundings.as_dict()})
     return write_report(LabResult(profile=profile, surroundings=surroundings if is_ours else None), out)[0]
@@ -186,6 +198,10 @@ def write_profile(profile: Profile, config: Config, out: Path, *, is_ours: bool)
 def profile_engine(
     config: Config, synthetic: str | None, *, prompt: bool, batch: int, context: int, steps: int, front: bool
 ) -> Profile:
+    from firesteel.cli.bench.model import find_preset, open_model
+    from firesteel.lab.profile.engine import profile_prompts, profile_steps
+    from firesteel.lab.profile.profile import HostTime, compute_profile
+
     if synthetic is not None:
         find_preset(synthetic)
     name, loaded = open_model(config, synthetic)
@@ -212,12 +228,17 @@ def profile_engine(
 
 
 def find_cost(spec: ModelSpec, config: Config, batch: int, context: int) -> StepCost:
+    from firesteel.measure.roofline.roofline import StepShape, step_cost
+
     kv = "fp8" if config.cache.kv_dtype == "fp8" else "bf16"
     return step_cost(spec, StepShape(mxfp4_layers=spec.mxfp4_layers, kv=kv, context=context, requests=batch))
 
 
 def front_end_us() -> float:
     """Measures the CPU time of the HTTP server per token, with an engine that takes none."""
+    from firesteel.server.stub.bench import WARM_TOKENS, front_end
+    from firesteel.server.stub.bench import measure_round as measure_front_end
+
     with front_end(FRONT_END_TOK_S) as (url, process):
         measure_front_end(url, process, 4, WARM_TOKENS)
         return measure_front_end(url, process, 4, FRONT_END_TOKENS).us_a_token

@@ -12,14 +12,8 @@ from firesteel.cli.app import app, show_error
 from firesteel.cli.options import AsJson, Ops, Required, choose_ops, failing, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import library_table, proof_table, say, show
-from firesteel.device import find_device
 from firesteel.errors import KernelError
 from firesteel.exit_code import ExitCode
-from firesteel.kernels.op.requirement import list_requirements
-from firesteel.kernels.proof.library import read_library
-from firesteel.kernels.proof.prove import check
-from firesteel.kernels.proof.prove_all import prove_all
-from firesteel.kernels.target import find_target
 
 DEFAULT_TARGET = "sm_121a"
 
@@ -39,6 +33,10 @@ def prove(
     as_json: AsJson = False,
 ) -> None:
     """Compile every kernel variant, also for GPUs that are not in this machine, and show its instructions."""
+    from firesteel.kernels.op.requirement import list_requirements
+    from firesteel.kernels.proof.prove import check
+    from firesteel.kernels.proof.prove_all import prove_all
+
     if library:
         show_libraries(library, as_json=as_json)
         return
@@ -71,6 +69,8 @@ def prove(
 
 def show_libraries(paths: list[Path], *, as_json: bool) -> None:
     """Shows the kernels of compiled libraries; nothing is compiled."""
+    from firesteel.kernels.proof.library import read_library
+
     for path in paths:
         kernels = read_library(path)
         if as_json:
@@ -81,6 +81,9 @@ def show_libraries(paths: list[Path], *, as_json: bool) -> None:
 
 def target_here() -> tuple[str | None, str]:
     """Returns this GPU's target, or None and why there is none; the reason is empty on a CPU."""
+    from firesteel.device import find_device
+    from firesteel.kernels.target import find_target
+
     capability = find_device().capability
     if capability is None:
         return None, ""

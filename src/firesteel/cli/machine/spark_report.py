@@ -12,10 +12,8 @@ import typer
 from firesteel.cli.app import app
 from firesteel.cli.progress import running
 from firesteel.cli.tables import say
-from firesteel.device import find_device
 from firesteel.exit_code import ExitCode
 from firesteel.hub import find_checkpoint
-from firesteel.spark_report.run import make_report
 
 TERMINATED = 128 + signal.SIGTERM
 
@@ -33,6 +31,9 @@ def spark_report(
     quick: Annotated[bool, typer.Option("--quick", help="few samples and sizes")] = False,
 ) -> None:
     """Time decoding and prompts, run doctor, verify, prove and bench ops, and pack the results into one file."""
+    from firesteel.device import find_device
+    from firesteel.spark_report.run import make_report
+
     device = find_device()
     checkpoint = None if model is None else find_checkpoint(model)
     if not device.is_cuda:

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from firesteel.cli.app import app
 from firesteel.cli.bench.ops import parse_m
+from firesteel.cli.choices import ACTIVATIONS, TUNED_OPS
 from firesteel.cli.options import AsJson, Device, Model, find_spec, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
-from firesteel.device import DeviceSpec, find_device
 from firesteel.errors import KernelError, UserError
-from firesteel.kernels.operands.activation import ACTIVATIONS
-from firesteel.kernels.operands.shapes import ModelShapes
-from firesteel.kernels.tiles.tuned import TilesError, Tuned, read_earlier, write_tuned
-from firesteel.measure.ops import tune as tuning
-from firesteel.measure.ops.memory import too_large
-from firesteel.measure.ops.sweep import MEMORY_SHARE
-from firesteel.measure.ops.workloads import OpWorkload, list_workloads
-from firesteel.model.spec import ModelSpec
 
-OPS = {op.name: op for op in tuning.OPS}
+if TYPE_CHECKING:
+    from firesteel.device import DeviceSpec
+    from firesteel.kernels.tiles.tuned import Tuned
+    from firesteel.measure.ops import tune as tuning
+    from firesteel.measure.ops.workloads import OpWorkload
+    from firesteel.model.spec import ModelSpec
 
 
 @app.command()
@@ -33,7 +30,7 @@ def tune(
         Path, typer.Option(help="file to write, for --tiles-file; its tiles of other ops are kept")
     ] = Path("firesteel-tiles.json"),
     op: Annotated[
-        list[str] | None, typer.Option("--op", help=f"op: {', '.join(OPS)}; may be repeated (default: all)")
+        list[str] | None, typer.Option("--op", help=f"op: {', '.join(TUNED_OPS)}; may be repeated (default: all)")
     ] = None,
     m: Annotated[
         str, typer.Option(help="tokens, such as 32,2048; the tile for M is used from more than M/2 up to M tokens")
@@ -44,6 +41,10 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Measure tiles and launch options of the Triton kernels on this GPU; takes some minutes, mostly compiling."""
+    from firesteel.device import find_device
+    from firesteel.kernels.tiles.tuned import write_tuned
+    from firesteel.measure.ops import tune as tuning
+
     gpu = check_gpu(find_device(device))
     earlier = read_out(out, gpu)
     workloads = list_cases(op, parse_m(m), activation, find_spec(model), gpu)
@@ -70,6 +71,8 @@ def check_gpu(device: DeviceSpec) -> DeviceSpec:
 
 def read_out(path: Path, device: DeviceSpec) -> Tuned:
     """Reads what the file already has; raises before any measuring if it cannot be written."""
+    from firesteel.kernels.tiles.tuned import TilesError, read_earlier
+
     if not path.parent.is_dir() or (path.exists() and not path.is_file()):
         raise UserError(f"--out {path}: must be a file in an existing folder")
     try:
@@ -85,14 +88,21 @@ def list_cases(
     names: list[str] | None, ms: tuple[int, ...], activation: str, spec: ModelSpec, device: DeviceSpec
 ) -> dict[str, list[OpWorkload]]:
     """Returns the workloads by op, without those that do not fit into memory."""
+    from firesteel.kernels.operands.shapes import ModelShapes
+    from firesteel.measure.ops import tune as tuning
+    from firesteel.measure.ops.memory import too_large
+    from firesteel.measure.ops.sweep import MEMORY_SHARE
+    from firesteel.measure.ops.workloads import list_workloads
+
     if activation not in ACTIVATIONS:
         raise UserError(f"--activation {activation}: must be one of {', '.join(ACTIVATIONS)}")
-    shapes, wanted = ModelShapes(spec, device), names or list(OPS)
-    if unknown := [name for name in wanted if name not in OPS]:
-        raise KernelError(f"--op {unknown[0]}: firesteel tune measures {', '.join(OPS)}")
+    ops = {op.name: op for op in tuning.OPS}
+    shapes, wanted = ModelShapes(spec, device), names or list(TUNED_OPS)
+    if unknown := [name for name in wanted if name not in TUNED_OPS]:
+        raise KernelError(f"--op {unknown[0]}: firesteel tune measures {', '.join(TUNED_OPS)}")
     cases: dict[str, list[OpWorkload]] = {}
     for name in wanted:
-        workloads = [workload for m in ms for workload in list_workloads(OPS[name], m, activation, shapes)]
+        workloads = [workload for m in ms for workload in list_workloads(ops[name], m, activation, shapes)]
         cases[name] = [workload for workload in workloads if not too_large(workload, device, MEMORY_SHARE)]
     return cases
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -12,12 +12,12 @@ from firesteel.cli.app import app
 from firesteel.cli.options import AsJson, Device, Model, Ops, choose_ops, find_spec, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import check_table, say, show
-from firesteel.device import find_device
 from firesteel.errors import UserError
 from firesteel.exit_code import ExitCode
-from firesteel.kernels.op.op import REFERENCE, Op
-from firesteel.kernels.proof.verify import Check, Status
-from firesteel.measure.ops.correctness import check_apart, check_ops, is_named
+
+if TYPE_CHECKING:
+    from firesteel.kernels.op.op import Op
+    from firesteel.kernels.proof.verify import Check
 
 
 @app.command()
@@ -32,6 +32,10 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Compare every implementation with its reference on this machine; exit code 1 if one fails, 3 if none ran."""
+    from firesteel.device import find_device
+    from firesteel.kernels.proof.verify import Status
+    from firesteel.measure.ops.correctness import check_apart, check_ops
+
     spec, ops, here = find_spec(model), choose_ops(op), find_device(device)
     names = tuple(implementation or ())
     check_names(ops, names)
@@ -52,6 +56,9 @@ def verify(
 
 def check_names(ops: tuple[Op[Any, Any], ...], names: tuple[str, ...]) -> None:
     """Raises for a name that none of the ops has."""
+    from firesteel.kernels.op.op import REFERENCE
+    from firesteel.measure.ops.correctness import is_named
+
     known = sorted({name for op in ops for name in op.implementations if name != REFERENCE})
     for name in names:
         if not any(is_named(implementation, (name,)) for implementation in known):
@@ -59,6 +66,8 @@ def check_names(ops: tuple[Op[Any, Any], ...], names: tuple[str, ...]) -> None:
 
 
 def show_checks(checks: list[Check], device_name: str, *, as_json: bool) -> None:
+    from firesteel.kernels.proof.verify import Status
+
     if as_json:
         print_json([check.as_dict() for check in checks])
         return

@@ -7,12 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from firesteel.calibrate import calibrate, read_prompts
 from firesteel.cli.app import app, with_settings
-from firesteel.cli.model.load import load
-from firesteel.cli.progress import progress_bar
-from firesteel.cli.tables import calibration_table, say, show
-from firesteel.engine.cache.kv_scales import fill_file, new_file
+from firesteel.cli.options import check_model
 from firesteel.errors import UserError
 
 FIXED = {
@@ -37,6 +33,13 @@ def calibrate_model(
     --model, --kv-dtype and --kv-scales cannot be set here.
     """
     refuse_fixed(settings)
+    check_model({**settings, "model": checkpoint})
+    from firesteel.calibrate import calibrate, read_prompts
+    from firesteel.cli.model.load import load
+    from firesteel.cli.progress import progress_bar
+    from firesteel.cli.tables import calibration_table, say, show
+    from firesteel.engine.cache.kv_scales import fill_file, new_file
+
     with new_file(out):
         llm = load({**settings, "model": checkpoint, "kv_dtype": "auto", "kv_scales": ""})
         prompts = read_prompts(llm, text)

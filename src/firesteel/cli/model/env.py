@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from firesteel.cli.app import app, with_settings
+from firesteel.cli.choices import GPUS
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import choice_table, new_table, show
 from firesteel.config import Settings, all_settings, resolve, shown_value
-from firesteel.defaults import ServeDefaults, find_defaults
-from firesteel.device.catalogue import CATALOGUE, find_listed_gpu
-from firesteel.kernels.operands.activation import BLOCK_SCALED_TRITON
+
+if TYPE_CHECKING:
+    from firesteel.defaults import ServeDefaults
 
 
 @app.command()
@@ -23,11 +24,15 @@ def env(
     settings: dict[str, Any],
     gpu: Annotated[
         str | None,
-        typer.Option(help=f"show what serve would use on this GPU, which need not be here: {', '.join(CATALOGUE)}"),
+        typer.Option(help=f"show what serve would use on this GPU, which need not be here: {', '.join(GPUS)}"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show every setting with its value and origin."""
+    from firesteel.defaults import find_defaults
+    from firesteel.device.catalogue import find_listed_gpu
+    from firesteel.kernels.operands.activation import BLOCK_SCALED_TRITON
+
     if gpu is None:
         show_settings(list_settings(resolve(settings)), as_json)
         return
@@ -71,7 +76,10 @@ def show_settings(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
+    from firesteel.device.cores import count_cores
+
     table = new_table("setting", "value", "origin", "variable", "meaning")
     for row in rows:
         table.add_row(row["name"], Text(str(row["value"])), Text(row["origin"]), row["variable"], Text(row["help"]))
     show(table)
+    show(Text(f"cores that this process may use: {count_cores()}"))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from firesteel.cli.app import app
-from firesteel.cli.progress import progress_bar
+from firesteel.cli.options import AsJson, print_json
 from firesteel.config import parse_layers
 from firesteel.hub import find_checkpoint
-from firesteel.model.quantize import quantize_checkpoint
 
 
 @app.command()
@@ -22,9 +20,16 @@ def quantize(
     layers: Annotated[
         str, typer.Option(help="layers to quantise: some of qkv, o, lm_head joined by commas, or all")
     ] = "all",
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint with dense layers in MXFP4, which only firesteel reads; print the error against BF16."""
+    folder = find_checkpoint(source)
+    from firesteel.cli.progress import progress_bar
+    from firesteel.model.quantize import quantize_checkpoint
+
     with progress_bar("quantising", in_bytes=True) as report_progress:
-        report = quantize_checkpoint(find_checkpoint(source), target, parse_layers(layers), report_progress)
-    print(json.dumps(report.as_dict(), indent=2) if as_json else "\n".join(report.in_words()))
+        report = quantize_checkpoint(folder, target, parse_layers(layers), report_progress)
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        print("\n".join(report.in_words()))
