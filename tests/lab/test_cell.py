@@ -25,7 +25,9 @@ PASSED, FAILED, UNPROVEN = Verdict.PASSED, Verdict.FAILED, Verdict.UNPROVEN
 BENCH = parts.bench([parts.bench_row([40.0])])
 
 
-def judge(path=PASSED, answers=PASSED, speed=PASSED, *, coherent=PASSED, bench=BENCH, speed_reason="fast", **fields):
+def judge(
+    path=PASSED, answers=PASSED, speed=PASSED, *, coherent=PASSED, bench=BENCH, speed_reason="fast", **fields
+):
     row = LevelCheck(check=COHERENCE, verdict=coherent, words="19 of 19")
     levels = [
         LevelResult(level=KERNEL_PATH, verdict=path, reason="the path", slots=SLOTS),

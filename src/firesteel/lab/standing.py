@@ -23,8 +23,8 @@ class Standing(NamedTuple):
 def judge_standing(levels: Sequence[LevelResult]) -> Standing:
     """Judges whether a run is ranked.
 
-    Nothing that judges this server may have failed, and its kernel path must be proven. Where its answers were asked
-    for, they must be right, or at least coherent: that check needs no reference.
+    Nothing that judges this server may have failed, and its kernel path must be proven. Where its answers were
+    asked for, they must be right, or at least coherent: that check needs no reference.
     """
     asked = {level.level: level for level in levels if level.level not in COMPARISONS}
     for level in asked.values():

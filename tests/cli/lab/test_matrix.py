@@ -51,7 +51,9 @@ environment = { MOCK_TG_TOK_S = "600", MOCK_GARBAGE = "1" }
 
 
 @pytest.mark.slow
-def test_proven_cells_rank_by_speed_and_those_with_another_path_or_garbage_are_only_listed(run, tmp_path, monkeypatch):
+def test_proven_cells_rank_by_speed_and_those_with_another_path_or_garbage_are_only_listed(
+    run, tmp_path, monkeypatch
+):
     """The variables of a cell are those of its server, which was started with flags of these names."""
     package = tmp_path / "packages" / "vllm"
     package.mkdir(parents=True)

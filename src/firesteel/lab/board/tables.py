@@ -212,7 +212,8 @@ def show_drafts(entry: BoardEntry) -> BoardCell:
 
 
 def show_answers(entry: BoardEntry) -> BoardCell:
-    return BoardCell(ANSWERS[entry.coherent], entry.coherent, "no reference" if COHERENT_ONLY in entry.doubts else "")
+    note = "no reference" if COHERENT_ONLY in entry.doubts else ""
+    return BoardCell(ANSWERS[entry.coherent], entry.coherent, note)
 
 
 def find_shared_variables(entries: Sequence[BoardEntry]) -> frozenset[tuple[str, str]]:
