@@ -35,8 +35,8 @@ from firesteel.lab.verdict import Verdict
 
 SINK_TEXTS = 3
 OWN_SETTINGS = (
-    "the reference has the checkpoint's formats and default settings: if others are wanted that change the numbers, "
-    "such as --mxfp4-layers, compare with a trusted server that has them too (--reference-url, --reference)"
+    "the reference has default settings: if others that change the numbers are wanted, such as --mxfp4-layers, "
+    "compare with a trusted server that has them too (--reference-url, --reference)"
 )
 MIN_SINK_EFFECT = 1.1  # perplexity without sinks divided by that with them
 
