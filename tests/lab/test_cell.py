@@ -6,7 +6,8 @@ from pathlib import Path
 from firesteel.lab import run
 from firesteel.lab.cell import judge_cell, run_cell
 from firesteel.lab.level import BENCHMARK, CORRECTNESS, KERNEL_PATH
-from firesteel.lab.level_result import LevelResult
+from firesteel.lab.level_result import Checks, LevelCheck, LevelResult
+from firesteel.lab.levels.coherence import COHERENCE
 from firesteel.lab.matrix.cell import CellSpec
 from firesteel.lab.matrix.result import CRASHED, DONE, NOT_MEASURED
 from firesteel.lab.path.slots import SlotRow, make_table
@@ -24,10 +25,13 @@ PASSED, FAILED, UNPROVEN = Verdict.PASSED, Verdict.FAILED, Verdict.UNPROVEN
 BENCH = parts.bench([parts.bench_row([40.0])])
 
 
-def judge(path=PASSED, answers=PASSED, speed=PASSED, *, bench=BENCH, speed_reason="fast", **fields):
+def judge(
+    path=PASSED, answers=PASSED, speed=PASSED, *, coherent=PASSED, bench=BENCH, speed_reason="fast", **fields
+):
+    row = LevelCheck(check=COHERENCE, verdict=coherent, words="19 of 19")
     levels = [
         LevelResult(level=KERNEL_PATH, verdict=path, reason="the path", slots=SLOTS),
-        LevelResult(level=CORRECTNESS, verdict=answers, reason="the answers"),
+        LevelResult(level=CORRECTNESS, verdict=answers, reason="the answers", checks=(row,)),
         LevelResult(
             level=BENCHMARK,
             verdict=speed,
@@ -67,10 +71,27 @@ def test_cell_with_wrong_answers_has_no_rank():
     assert outcome.status == DONE and outcome.figures and outcome.unranked == "correctness failed: the answers"
 
 
-def test_cell_without_a_reference_has_a_rank_and_says_what_is_missing():
+def test_coherent_cell_without_a_reference_has_a_rank_and_says_what_is_missing():
     outcome = judge(answers=UNPROVEN)
     assert not outcome.unranked and outcome.verdict is UNPROVEN
     assert outcome.reason == "correctness not judged: the answers"
+
+
+def test_cell_whose_answers_nobody_could_judge_has_no_rank():
+    outcome = judge(answers=UNPROVEN, coherent=UNPROVEN)
+    assert outcome.figures and outcome.unranked == "correctness not judged: the answers"
+
+
+def test_cell_that_talks_garbage_has_no_rank():
+    """Its server is fast, and its kernel path is the wanted one."""
+    checks = Checks(CORRECTNESS)
+    checks.add(COHERENCE, Verdict.FAILED, "0 of 19 questions are answered")
+    checks.add("reference", UNPROVEN, "none")
+    path = LevelResult(level=KERNEL_PATH, verdict=PASSED, reason="the path", slots=SLOTS)
+    speed = LevelResult(level=BENCHMARK, verdict=PASSED, reason="fast", bench=parts.parse_bench(BENCH))
+    outcome = judge_cell(LabResult(levels=(path, checks.result(), speed), spec=LabSpec(level="2,4")))
+    assert outcome.status == DONE and outcome.verdict is FAILED
+    assert outcome.unranked == "correctness failed: coherence: 0 of 19 questions are answered"
 
 
 def test_cell_with_failed_requests_counts_as_crashed():

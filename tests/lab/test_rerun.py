@@ -97,12 +97,13 @@ def test_matrix_becomes_its_gates_and_configurations(tmp_path):
         flags=("--device", "cpu"),
         environment={"VLLM_C": '"'},
         expect="kv=fp8",
+        formats="kv=fp8",
         keep_going=True,
         cell_s=5.0,
     )
     rerun = plan_rerun(parse_result({"matrix": summarise(matrix, []).as_dict()}), StatedSurroundings(), tmp_path)
     assert rerun.words[:4] == ("lab", "matrix", "--gates-file", str(tmp_path / "gates.toml"))
-    for pair in (("--engine", "vllm"), ("--cell-s", "5.0"), ("--expect", "kv=fp8")):
+    for pair in (("--engine", "vllm"), ("--cell-s", "5.0"), ("--expect", "kv=fp8"), ("--formats", "kv=fp8")):
         assert pair in itertools.pairwise(rerun.words)
     assert "--keep-going" in rerun.words and "--full" not in rerun.words
     assert rerun.words[-3:] == ("--", "--device", "cpu")

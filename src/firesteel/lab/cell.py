@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from firesteel.atomic import write_atomically
@@ -15,7 +14,7 @@ from firesteel.config import child_environment
 from firesteel.errors import UserError
 from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.codec import from_json
-from firesteel.lab.level import BENCHMARK, KERNEL_PATH, Level
+from firesteel.lab.level import BENCHMARK, Level
 from firesteel.lab.level_result import LevelResult
 from firesteel.lab.matrix.cell import CellSpec
 from firesteel.lab.matrix.matrix import OUTCOME
@@ -23,6 +22,7 @@ from firesteel.lab.matrix.result import CRASHED, DONE, NOT_MEASURED, CellOutcome
 from firesteel.lab.result import LabResult
 from firesteel.lab.run import run_lab
 from firesteel.lab.servers.shutdown import stop_servers_on_signals
+from firesteel.lab.standing import explain, judge_standing
 from firesteel.lab.verdict import Verdict
 
 GB = 1e9
@@ -53,9 +53,9 @@ def run_cell(cell: CellSpec, folder: Path) -> CellOutcome:
 
 
 def judge_cell(result: LabResult) -> CellOutcome:
-    """Judges a run. A cell has a rank if its path is proven, no answer is wrong and it was measured."""
+    """Judges a run. A cell has a rank if its path is proven, its answers are coherent and it was measured."""
     bench, status = result.any_bench, find_status(result)
-    unranked = find_fault(result.levels)
+    standing = judge_standing(result.levels)
     unjudged = (level for level in result.levels if level.verdict is Verdict.UNPROVEN)
     return CellOutcome(
         status=status,
@@ -63,8 +63,8 @@ def judge_cell(result: LabResult) -> CellOutcome:
         bench=bench,
         verdict=result.verdict,
         slots=result.any_slots,
-        reason=unranked or next(map(explain, unjudged), ""),
-        unranked=unranked,
+        reason=standing.fault or next(map(explain, unjudged), ""),
+        unranked=standing.fault,
     )
 
 
@@ -73,17 +73,6 @@ def find_status(result: LabResult) -> str:
     if any(level.diagnosis is not None for level in result.levels) or (benchmark is not None and benchmark.failed):
         return CRASHED
     return NOT_MEASURED if result.any_bench is None else DONE
-
-
-def find_fault(levels: Sequence[LevelResult]) -> str:
-    """Returns why a run has no rank; empty if it has one."""
-    failed = [level for level in levels if level.failed]
-    unproven = [level for level in levels if level.level == KERNEL_PATH and not level.passed]
-    return next(map(explain, [*failed, *unproven]), "")
-
-
-def explain(level: LevelResult) -> str:
-    return f"{level.level.title} {level.verdict.words}: {level.reason}"
 
 
 def first_medians(bench: BenchResult) -> dict[str, float]:

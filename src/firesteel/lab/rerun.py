@@ -128,7 +128,7 @@ def matrix_words(matrix: Matrix, out: Path) -> tuple[str, ...]:
     """Returns the words of `lab matrix`; its gates and configurations are in the file that `make_files` returns."""
     settings = ["--engine", matrix.engine, "--model", matrix.model, "--cell-s", str(matrix.cell_s)]
     texts = {"--path": matrix.path, "--expect": matrix.expect, "--reference": matrix.reference}
-    texts["--reference-url"] = matrix.reference_url
+    texts |= {"--reference-url": matrix.reference_url, "--formats": matrix.formats}
     usual = SMALL if matrix.quick and matrix.plan != BenchPlan() else BenchPlan()
     texts |= {f"--{name}": join_numbers(getattr(matrix.plan, name), getattr(usual, name)) for name in WORKLOAD}
     switches = {"--full": usual == BenchPlan(), "--keep-going": matrix.keep_going}

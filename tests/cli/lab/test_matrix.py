@@ -15,6 +15,7 @@ import pytest
 from firesteel.cli.lab.matrix import make_plan, matrix_table
 from firesteel.errors import UserError
 from firesteel.lab.bench.plan import BenchPlan
+from firesteel.lab.board.board import make_board
 from firesteel.lab.matrix.result import SMALL, CellOutcome, Matrix, summarise
 from firesteel.lab.path.slots import SlotRow, SlotState, make_table
 from firesteel.lab.verdict import Verdict
@@ -42,11 +43,17 @@ environment = { MOCK_TG_TOK_S = "200" }
 [[configuration]]
 name = "fallback"
 environment = { MOCK_TG_TOK_S = "800", MOCK_MOE = "marlin" }
+
+[[configuration]]
+name = "garbage"
+environment = { MOCK_TG_TOK_S = "600", MOCK_GARBAGE = "1" }
 """
 
 
 @pytest.mark.slow
-def test_proven_cells_rank_by_speed_and_one_on_another_path_is_listed_without_a_rank(run, tmp_path, monkeypatch):
+def test_proven_cells_rank_by_speed_and_those_with_another_path_or_garbage_are_only_listed(
+    run, tmp_path, monkeypatch
+):
     """The variables of a cell are those of its server, which was started with flags of these names."""
     package = tmp_path / "packages" / "vllm"
     package.mkdir(parents=True)
@@ -73,6 +80,7 @@ def test_proven_cells_rank_by_speed_and_one_on_another_path_is_listed_without_a_
         "fast": 1,
         "medium": 2,
         "fallback": None,
+        "garbage": None,
     }
     for name, speed in {"slow": 100, "medium": 200, "fast": 400}.items():
         assert 0.8 * speed < cells[name]["figures"]["tg_tok_s"] < 1.2 * speed
@@ -84,6 +92,16 @@ def test_proven_cells_rank_by_speed_and_one_on_another_path_is_listed_without_a_
     assert fallback["status"] == "not measured" and fallback["figures"] == {}
     assert fallback["slots"]["slots"]["moe"]["state"] == "contradicted" and "moe=marlin" in fallback["unranked"]
     assert (tmp_path / "out" / fallback["folder"] / "report.html").is_file()
+    assert cells["garbage"]["figures"] and cells["garbage"]["unranked"].startswith("correctness failed: coherence")
+    board = make_board([tmp_path / "out"])
+    [section] = board.sections
+    assert [name_cell(ranked.entry) for ranked in section.ranked] == ["fast", "medium", "slow"]
+    assert sorted(map(name_cell, board.unranked)) == ["fallback", "garbage"]
+
+
+def name_cell(entry):
+    """Returns the configuration of a cell on a board."""
+    return Path(entry.path).parent.name.removeprefix("configuration=")
 
 
 @pytest.mark.slow

@@ -3,7 +3,9 @@
 import pytest
 
 from firesteel.lab.board.entry import make_entry
+from firesteel.lab.board.tables import show_answers
 from firesteel.lab.result import parse_result
+from firesteel.lab.standing import COHERENT_ONLY
 from firesteel.lab.verdict import Verdict
 from tests.lab import report_parts as parts
 from tests.lab.board_results import FAST_SLOTS, bench_of, content_of, proven, slots_of
@@ -30,6 +32,7 @@ def test_single_run_has_no_interval():
 MARLIN = parts.level("1.5", "failed", reason="moe: marlin ran", slots=slots_of({"moe": "marlin"}, "contradicted"))
 UNSEEN = parts.level("1.5", "unproven", reason="not judged: moe was not seen")
 BENCH = parts.level("4", bench=bench_of(50.0))
+COHERENT = parts.level("2", "unproven", checks=[{"check": "coherence", "verdict": "passed", "words": "19 of 19"}])
 SMOKE, SEEN, *REST = proven(bench_of(50.0))
 
 
@@ -51,6 +54,7 @@ SMOKE, SEEN, *REST = proven(bench_of(50.0))
             Verdict.FAILED,
             "no answer",
         ),
+        ([SMOKE, SEEN, COHERENT, BENCH], Verdict.PASSED, ""),
         ([SMOKE, SEEN, *REST, parts.level("3", "failed", reason="5xx")], Verdict.FAILED, "stress failed: 5xx"),
         ([SMOKE, SEEN, *REST, parts.level("5", "failed", reason="slower")], Verdict.PASSED, ""),
         ([SMOKE, SEEN, BENCH], Verdict.PASSED, ""),
@@ -59,6 +63,13 @@ SMOKE, SEEN, *REST = proven(bench_of(50.0))
 def test_run_is_ranked_if_its_path_is_proven_and_nothing_that_judges_the_server_failed(levels, verdict, words):
     found = entry(levels=levels)
     assert found.verdict is verdict and words in found.fault and bool(words) != found.is_ranked
+
+
+def test_run_without_a_reference_is_ranked_with_a_doubt():
+    """The cells of a matrix without a reference had ranks there, and none on the board."""
+    found = entry(levels=[SMOKE, SEEN, COHERENT, BENCH])
+    assert COHERENT_ONLY in found.doubts and COHERENT_ONLY not in entry(50.0).doubts
+    assert show_answers(found).note == "no reference" and show_answers(entry(50.0)).note == ""
 
 
 def test_answers_are_those_of_the_coherence_check_and_of_level_2():

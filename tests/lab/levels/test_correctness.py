@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from firesteel.lab.levels import correctness as levels_correctness
-from firesteel.lab.levels.correctness import check_correctness
+from firesteel.lab.levels.correctness import OWN_SETTINGS, check_correctness
 from firesteel.lab.reference.reference import LocalReference, find_reference
 from firesteel.lab.reference.texts import read_prompts, read_texts
 from firesteel.lab.servers.target import Target
@@ -88,7 +88,9 @@ def test_model_without_sinks_fails(judge):
 @pytest.mark.slow
 def test_log_probabilities_that_are_one_percent_off_fail(judge, local, monkeypatch):
     monkeypatch.setattr(local, "noise", 0.01)
-    assert failed(judge(local)) == {"perplexity"}
+    result = judge(local)
+    assert failed(result) == {"perplexity"}
+    assert [row.cure for row in result.checks if row.cure] == [OWN_SETTINGS]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from firesteel.lab.levels.smoke import check_finite, check_repeats, check_smoke,
 from firesteel.lab.memory.footprint import Footprint
 from firesteel.lab.servers.supervisor import SupervisedServer
 from firesteel.lab.servers.target import Target
+from firesteel.lab.verdict import Verdict
 from tests.lab.contexts import make_context
 
 
@@ -62,6 +63,16 @@ def test_nan_at_the_start_of_an_answer_fails(target, monkeypatch):
     checks = Checks(SMOKE)
     check_finite(target, checks, seed=1)
     assert not checks.rows[0].passed and "NaN or Inf" in checks.rows[0].words
+
+
+def test_server_without_log_probabilities_is_not_judged_by_them(target, monkeypatch):
+    """It failed, though nothing was seen that is wrong."""
+    monkeypatch.setattr(
+        Api, "complete", lambda self, prompt, **fields: {"choices": [{"text": "", "logprobs": None}]}
+    )
+    checks = Checks(SMOKE)
+    check_finite(target, checks, seed=1)
+    assert checks.rows[0].verdict is Verdict.UNPROVEN and "no log-probabilities" in checks.rows[0].words
 
 
 def test_long_prompt_is_limited_by_the_model(target):

@@ -46,6 +46,7 @@ def test_settings_of_the_matrix_reach_the_run():
         "grace_s": 2.0,
         "keep_going": True,
         "reference": "r.json",
+        "formats": "moe=mxfp4",
         "quick": False,
     }
     spec = make_cell(make_matrix(**fields), {}).spec

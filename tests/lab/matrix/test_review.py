@@ -32,8 +32,9 @@ FAKE = textwrap.dedent("""
     [value] = json.loads(path.read_text())["chosen"].values()
     benches = json.loads(Path(__file__).with_name("benches.json").read_text())
     number = int(path.parts[-3].removeprefix("round-")) - 1
-    done = {"status": "done", "figures": {}, "reason": "", "bench": benches[value][number]}
-    path.with_name("outcome.json").write_text(json.dumps(done))
+    outcome = {"status": "done", "verdict": "passed", "unranked": "", "bench": benches[value][number]}
+    faults = json.loads(Path(__file__).with_name("faults.json").read_text())
+    path.with_name("outcome.json").write_text(json.dumps(outcome | faults.get(f"{value} {number + 1}", {})))
 """)
 
 
@@ -41,8 +42,9 @@ FAKE = textwrap.dedent("""
 def review(tmp_path):
     """review(off, on): the review of these tokens per second, one per round."""
 
-    def run(off, on, check=lambda matrix, chosen, folder: AnswerVerdict(True, "right"), **given):
+    def run(off, on, check=lambda matrix, chosen, folder: AnswerVerdict(True, "right"), faults=None, **given):
         (tmp_path / "fake.py").write_text(FAKE)
+        (tmp_path / "faults.json").write_text(json.dumps(faults or {}))
         sides = {"off": off, "on": on}
         benches = {
             name: [parts.bench([parts.bench_row([value])]) for value in values] for name, values in sides.items()
@@ -114,6 +116,37 @@ def test_level_two_counts_only_if_it_was_run_and_is_valid(fields, is_right, word
     level = {"level": "2", "passed": True, "was_run": True, "valid": True, "reason": "why", **fields}
     verdict = judge_level_two(parts.parsed_levels(level))
     assert verdict.is_right is is_right and verdict.words.startswith(words)
+
+
+UNSEEN = {"verdict": "unproven", "unranked": "kernel path not judged: moe was not seen"}
+MARLIN = {"status": "not measured", "verdict": "failed", "unranked": "kernel path failed: marlin", "bench": None}
+
+
+@pytest.mark.parametrize(
+    ("faults", "verdict", "met"),
+    [
+        ({"on 2": UNSEEN}, OPEN, None),
+        ({"off 3": UNSEEN}, OPEN, None),
+        ({"off 1": MARLIN}, OPEN, False),
+        ({"on 1": MARLIN}, REJECTED, False),
+        ({"on 2": {**MARLIN, "status": "crashed", "unranked": "SIGKILL"}}, REJECTED, False),
+    ],
+)
+def test_gain_by_a_round_that_was_not_proven_is_not_accepted(review, faults, verdict, met):
+    sheet, compared = review(SLOW, FAST, faults=faults)
+    [(where, fault)] = faults.items()
+    words = f"prefix_caching={where.split()[0]}: {fault['unranked']}"
+    assert sheet.verdict == verdict and words in sheet.why
+    [path] = [row for row in sheet.criteria if row.criterion == "kernel path"]
+    assert path.met is met and path.found == words
+    assert (compared is None) is ("status" in fault)
+    assert words in to_markdown(build_document(LabResult(review=sheet, comparison=compared)))
+
+
+def test_wrong_answers_are_rejected_also_on_an_unproven_path(review):
+    wrong = AnswerVerdict(False, "garbage")
+    sheet, _ = review(SLOW, FAST, check=lambda *_: wrong, faults={"on 1": UNSEEN})
+    assert sheet.verdict == REJECTED and "garbage" in sheet.why
 
 
 def test_equal_speed_is_no_difference(review):

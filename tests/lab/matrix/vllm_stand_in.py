@@ -1,7 +1,7 @@
 """A server of known speed that logs as vLLM does, and answers the lab's questions: vllm --port N.
 
-MOCK_MOE is the backend of experts in its log and MOCK_TG_TOK_S its speed. It writes its environment into a file in
-MOCK_FOLDER that has the name of its speed.
+MOCK_MOE is the backend of experts in its log and MOCK_TG_TOK_S its speed; with MOCK_GARBAGE it answers garbage. It
+writes its environment into a file in MOCK_FOLDER that has the name of its speed.
 """
 
 import json
@@ -19,7 +19,10 @@ from tests.lab.mock import MODEL, Mock
 from tests.lab.path.evidence_lines import CUTLASS, FLASHINFER, GRAPHS, MARLIN, RESOLVED
 
 MOE = {"cutlass": CUTLASS, "marlin": MARLIN}
+GARBAGE = "a is the " * 8  # as gpt-oss without sinks
 ANSWERS = {question.prompt: " ".join(question.expected) for question in QUESTIONS}
+if "MOCK_GARBAGE" in os.environ:
+    ANSWERS = dict.fromkeys(ANSWERS, GARBAGE)
 
 
 @dataclass(slots=True, kw_only=True)

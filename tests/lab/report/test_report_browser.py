@@ -154,6 +154,18 @@ def test_command_can_be_reached_and_selected_by_keyboard(browser, page):
     assert browser.run("[...document.querySelectorAll('summary, a')].every(one => one.tabIndex === 0)")
 
 
+def test_button_copies_the_command(browser, page):
+    browser.open(page, width=400)
+    browser.run("document.querySelector('.files button').click()")
+    assert browser.run("document.querySelector('.files button').textContent") in (
+        "Copied",
+        "Selected: press Ctrl+C",
+    )
+    selected = "document.querySelector('textarea')"
+    chosen = browser.run(f"{selected}.value.slice({selected}.selectionStart, {selected}.selectionEnd)")
+    assert chosen.startswith("firesteel lab") and chosen == browser.run(f"{selected}.value")
+
+
 def test_icons_have_words_beside_them(browser, page):
     browser.open(page, width=400)
     words = "[...document.querySelectorAll('.icon')].map(icon => icon.parentElement.textContent)"

@@ -51,6 +51,9 @@ def lab_matrix(
     expect: Annotated[str, typer.Option(help="values of slots of the kernel path, such as moe=cutlass")] = "",
     reference: Annotated[str, typer.Option(help="recorded reference for level 2 of every cell")] = "",
     reference_url: Annotated[str, typer.Option(help="reference server for level 2 of every cell")] = "",
+    formats: Annotated[
+        str, typer.Option(help="formats that the servers hold, such as moe=mxfp4,dense=q8_0, for roofline shares")
+    ] = "",
     full: Annotated[
         bool, typer.Option("--full", help="run the whole benchmark and level 2 in every cell, not parts of them")
     ] = False,
@@ -94,6 +97,7 @@ def lab_matrix(
         expect=expect,
         reference=reference,
         reference_url=reference_url,
+        formats=formats,
         keep_going=keep_going,
         cell_s=cell_s,
     )

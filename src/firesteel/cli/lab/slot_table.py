@@ -15,7 +15,7 @@ def slot_table(slots: SlotTable) -> Table:
     table.title = f"kernel path of {slots.engine}" + (f", judged as {slots.path}" if slots.path else "")
     for row in slots.rows:
         style = STYLES[row.verdict] if row.counts else "dim"
-        evidence = str(row.sightings[0]) if row.sightings else row.reason
+        evidence = row.reason or (str(row.sightings[0]) if row.sightings else "")
         table.add_row(row.slot, row.value, Text(row.state.value, style), Text(evidence), Text(_cure(row)))
     return table
 

@@ -14,19 +14,19 @@ from firesteel.lab.bench.speculation import DraftAcceptance
 from firesteel.lab.codec import to_json
 from firesteel.lab.compare.interval import mean_interval
 from firesteel.lab.compare.samples import average_by_run
-from firesteel.lab.level import BENCHMARK, CORRECTNESS, KERNEL_PATH, MATRIX, REGRESSION
+from firesteel.lab.level import BENCHMARK, CORRECTNESS
 from firesteel.lab.level_result import LevelResult
 from firesteel.lab.levels.coherence import COHERENCE
 from firesteel.lab.path.slots import SlotTable
 from firesteel.lab.rerun import PLACES
 from firesteel.lab.result import LabResult
 from firesteel.lab.servers.commands import KINDS
+from firesteel.lab.standing import Standing, judge_standing
 from firesteel.lab.verdict import Verdict, conclude
 
 FIGURES = ("pp_tok_s", "tg_tok_s", "ttft_ms", "tpot_ms")
 RANKED_BY = "tg_tok_s"
 OTHER = "other"  # kind of an engine without rules
-COMPARISONS = (REGRESSION, MATRIX)  # levels that do not judge this server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def make_entry(path: str, result: LabResult) -> BoardEntry | None:
     bench = result.any_bench
     if result.matrix is not None or result.review is not None or (bench is None and not result.levels):
         return None
-    verdict, fault = judge_run(result)
+    standing = judge_run(result)
     if bench is None and all(level.level != BENCHMARK for level in result.levels):
         return None
     spec, around = result.spec, result.surroundings
@@ -122,10 +122,11 @@ def make_entry(path: str, result: LabResult) -> BoardEntry | None:
         settings=list_settings(result),
         environment=find_variables(result),
         time_utc=result.time_utc or (around.time_utc if around else None),
-        verdict=verdict,
-        fault=fault,
+        verdict=standing.verdict,
+        fault=standing.fault,
         slots=result.any_slots,
         coherent=judge_coherence(result.levels),
+        doubts=(*filter(None, [standing.doubt]), *(bench.doubts if bench else ())),
         **({} if bench is None else take_figures(bench)),
     )
 
@@ -144,7 +145,6 @@ def take_figures(bench: BenchResult) -> dict[str, Any]:
         "by_depth": {depth: Measured.of(row, RANKED_BY) for depth, row in depths.items()},
         "share": None if share is None else share.share,
         "speculation": bench.speculation,
-        "doubts": tuple(bench.doubts),
     }
 
 
@@ -157,31 +157,11 @@ def list_figures(bench: BenchResult) -> Iterable[tuple[tuple[str, int, int, int]
                     yield (name, workload.pp, workload.tg, workload.depth), Measured.of(row, name)
 
 
-def judge_run(result: LabResult) -> tuple[Verdict, str]:
-    """Judges whether a run is ranked, and why not.
-
-    Nothing that judges this server may have failed, its kernel path must be proven, and its answers if they were
-    checked.
-    """
-    levels = {level.level: level for level in result.levels if level.level not in COMPARISONS}
-    for level in levels.values():
-        if level.failed:
-            return Verdict.FAILED, explain(level)
-        if not level.valid:
-            return Verdict.FAILED, f"{level.level.title} does not count: another kernel path than the requested one"
-    if KERNEL_PATH not in levels:
-        return Verdict.UNPROVEN, f"{KERNEL_PATH.title} was not judged: level {KERNEL_PATH} was not run"
-    for needed in (KERNEL_PATH, CORRECTNESS, BENCHMARK):
-        if needed in levels and not levels[needed].passed:
-            return Verdict.UNPROVEN, explain(levels[needed])
-    if result.any_bench is None or find_headline(result.any_bench) is None:
-        return Verdict.UNPROVEN, "no speed of one stream was measured"
-    return Verdict.PASSED, ""
-
-
-def explain(level: LevelResult) -> str:
-    reason = level.reason.removeprefix(f"{level.verdict.words}: ")
-    return f"{level.level.title} {level.verdict.words}: {reason}"
+def judge_run(result: LabResult) -> Standing:
+    standing = judge_standing(result.levels)
+    if standing.verdict is Verdict.PASSED and (result.any_bench is None or not find_headline(result.any_bench)):
+        return Standing(Verdict.UNPROVEN, "no speed of one stream was measured")
+    return standing
 
 
 def judge_coherence(levels: Sequence[LevelResult]) -> Verdict | None:

@@ -9,6 +9,7 @@ from firesteel.lab.board.board import BoardSection, RankedEntry
 from firesteel.lab.board.entry import BoardEntry, Measured
 from firesteel.lab.board.targets import PublishedEngine, TargetVerdict
 from firesteel.lab.report.number_format import count, interval, percent, precise
+from firesteel.lab.standing import COHERENT_ONLY
 from firesteel.lab.verdict import Verdict, conclude
 
 DATE = 10  # characters of a time that are its date
@@ -211,7 +212,8 @@ def show_drafts(entry: BoardEntry) -> BoardCell:
 
 
 def show_answers(entry: BoardEntry) -> BoardCell:
-    return BoardCell(ANSWERS[entry.coherent], entry.coherent)
+    note = "no reference" if COHERENT_ONLY in entry.doubts else ""
+    return BoardCell(ANSWERS[entry.coherent], entry.coherent, note)
 
 
 def find_shared_variables(entries: Sequence[BoardEntry]) -> frozenset[tuple[str, str]]:

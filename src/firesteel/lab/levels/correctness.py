@@ -34,6 +34,10 @@ from firesteel.lab.spec import LabSpec
 from firesteel.lab.verdict import Verdict
 
 SINK_TEXTS = 3
+OWN_SETTINGS = (
+    "the reference has default settings: if others that change the numbers are wanted, such as --mxfp4-layers, "
+    "compare with a trusted server that has them too (--reference-url, --reference)"
+)
 MIN_SINK_EFFECT = 1.1  # perplexity without sinks divided by that with them
 
 
@@ -170,8 +174,13 @@ def check_perplexity(
     }
     allowed = f"allowed {100 * tolerance.perplexity:g} %"
     words = f"{100 * change:+.3f} % from the reference over {len(actual)} tokens ({allowed})"
-    checks.add("perplexity", abs(change) <= tolerance.perplexity, words)
+    is_right = abs(change) <= tolerance.perplexity
+    checks.add("perplexity", is_right, words, cure="" if is_right else find_cure(reference))
     return served
+
+
+def find_cure(reference: Reference) -> str:
+    return OWN_SETTINGS if isinstance(reference, LocalReference) else ""
 
 
 def perplexity_of(logprobs: Sequence[float]) -> float:
@@ -202,7 +211,8 @@ def check_tokens(
                 faults.append(f"prompt {number + 1} differs at token {agreed + 1}" + _describe_margin(margin))
     checks.facts |= {"tokens_equal": equal, "tokens_compared": total}
     words = f"{equal} of {total} greedy tokens equal up to the first difference"
-    checks.add("tokens", not faults, f"{words}; {'; '.join(faults)}" if faults else words)
+    cure = find_cure(reference) if faults else ""
+    checks.add("tokens", not faults, f"{words}; {'; '.join(faults)}" if faults else words, cure=cure)
 
 
 def count_agreed(answer: Sequence[int], right: Sequence[int]) -> int:

@@ -55,6 +55,7 @@ def make_matrix(spec: LabSpec, default: Sequence[str] = ()) -> Matrix:
         expect=spec.expect,
         reference=spec.reference,
         reference_url=spec.reference_url,
+        formats=spec.formats,
         keep_going=spec.keep_going,
         cell_s=spec.ready_s + CELL_S,
         debug=spec.debug,

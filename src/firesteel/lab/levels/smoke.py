@@ -14,6 +14,7 @@ from firesteel.lab.level_result import Checks, LevelResult
 from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.levels.growth import check_growth
 from firesteel.lab.servers.target import Target, are_finite
+from firesteel.lab.verdict import Verdict
 
 QUESTION = "What is the capital of France? Please reply with one word only"
 PARALLEL, REPEATS = 4, 5
@@ -62,18 +63,17 @@ def check_long_prompt(target: Target, checks: Checks, seed: int) -> None:
 
 
 def check_finite(target: Target, checks: Checks, seed: int) -> None:
-    """Checks log-probabilities: a row of logits with NaN or Inf has no finite ones."""
+    """Checks log-probabilities: a row of logits with NaN or Inf has no finite ones. A server may return none."""
     with target.step("log-probabilities of tokens"):
         logprobs, source = read_logprobs(target, random_prompt(seed, 64))
     count = len(logprobs)
     checks.facts["logprobs"] = count
     if not logprobs:
-        words = "the server returns no log-probabilities"
+        checks.add("finite", Verdict.UNPROVEN, "the server returns no log-probabilities")
     elif are_finite(logprobs):
-        words = f"{count} log-probabilities of {source} are finite"
+        checks.add("finite", True, f"{count} log-probabilities of {source} are finite")
     else:
-        words = f"NaN or Inf among {count} log-probabilities"
-    checks.add("finite", bool(logprobs) and are_finite(logprobs), words)
+        checks.add("finite", False, f"NaN or Inf among {count} log-probabilities")
 
 
 def read_logprobs(target: Target, prompt: Sequence[int]) -> tuple[list[Any], str]:

@@ -37,6 +37,7 @@ def make_cell(matrix: Matrix, chosen: Mapping[str, str]) -> CellSpec:
         expect=configuration.expect or matrix.expect,
         reference=matrix.reference,
         reference_url=matrix.reference_url,
+        formats=matrix.formats,
         quick=matrix.quick,
         debug=matrix.debug,
         ready_s=matrix.ready_s,

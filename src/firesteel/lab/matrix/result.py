@@ -57,6 +57,7 @@ class Matrix:
     expect: str = ""
     reference: str = ""  # of level 2, as is `reference_url`
     reference_url: str = ""
+    formats: str = ""  # that the servers hold, for shares of the roofline; as --formats
     keep_going: bool = False  # True: measure cells whose kernel path failed
     cell_s: float = 3600.0  # time limit of a cell
     debug: bool = False

@@ -19,8 +19,9 @@ from firesteel.lab.compare.compare import FASTER, THRESHOLD, UNCLEAR, Comparison
 from firesteel.lab.compare.samples import pool_samples
 from firesteel.lab.matrix.gates import OFF, ON, OWN_ENGINE, WITH, WITHOUT, parse_gates
 from firesteel.lab.matrix.matrix import CELL, OnProgress, read_outcome, run_matrix, slug
-from firesteel.lab.matrix.result import DONE, Matrix
+from firesteel.lab.matrix.result import DONE, CellOutcome, Matrix
 from firesteel.lab.matrix.variables import ENV
+from firesteel.lab.verdict import Verdict
 
 ACCEPTED, REJECTED, MIXED, NO_DIFFERENCE, OPEN = "accepted", "rejected", "mixed", "no difference", "open"
 
@@ -32,6 +33,21 @@ class AnswerVerdict(NamedTuple):
     words: str
 
 
+@dataclass(slots=True)
+class Rounds:
+    """What was measured of both sides."""
+
+    sides: dict[str, list[BenchResult]]  # one benchmark per round
+    faults: dict[str, CellOutcome]  # the first cell of a side that has no rank
+
+    @property
+    def is_complete(self) -> bool:
+        return all(fault.status == DONE for fault in self.faults.values())
+
+    def list_faults(self, gate: str) -> str:
+        return "; ".join(f"{gate}={value}: {fault.unranked}" for value, fault in self.faults.items())
+
+
 NOT_ASKED = AnswerVerdict(None, "not compared: --no-correctness")
 CheckAnswers = Callable[[Matrix, Mapping[str, str], Path], AnswerVerdict]  # choice of gates, folder for its results
 
@@ -41,7 +57,7 @@ class Criterion:
     criterion: str
     wanted: str
     found: str
-    met: bool | None  # None: hidden by the spread of the runs
+    met: bool | None  # None: hidden by the spread of the runs, or not judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +84,24 @@ def review_gate(
     on_progress: OnProgress = print,
     check: CheckAnswers | None = None,
     command: Sequence[str] = CELL,
-) -> tuple[Review, Comparison]:
-    """Reviews the only gate of `matrix`, with its values off and on. Removes earlier rounds in `folder`."""
+) -> tuple[Review, Comparison | None]:
+    """Reviews the only gate of `matrix`, with its values off and on. Removes earlier rounds in `folder`.
+
+    Without figures of both sides there is no comparison.
+    """
     gate, (off, on) = find_sides(matrix)
     clear(folder)
-    sides = measure_rounds(matrix, folder, rounds, on_progress, command)
-    compared = compare(pool_samples(sides[off]), pool_samples(sides[on]))
+    rounds_done = measure_rounds(matrix, folder, rounds, on_progress, command)
+    sides, compared = rounds_done.sides, None
+    if rounds_done.is_complete:
+        compared = compare(pool_samples(sides[off]), pool_samples(sides[on]))
     answers = NOT_ASKED
-    if check is not None:
+    if check is not None and compared is not None:
         on_progress(f"correctness with {gate}={on}")
         answers = check(matrix, {gate: on}, folder / "correctness")
-    verdict, why = judge(compared, answers)
+    elif compared is None:
+        answers = AnswerVerdict(None, "not compared: the measurement ended early")
+    verdict, why = judge_rounds(rounds_done, gate, on, answers) or judge(compared or Comparison(), answers)
     correct = Criterion(
         criterion="correct", wanted="level 2 passes with the gate on", found=answers.words, met=answers.is_right
     )
@@ -89,7 +112,7 @@ def review_gate(
         hypothesis=hypothesis or suppose(gate, off, on),
         verdict=verdict,
         why=why,
-        criteria=[correct, *speed_criteria(compared)],
+        criteria=[correct, path_criterion(rounds_done, gate), *speed_criteria(compared or Comparison())],
         rounds=rounds,
     )
     return review, compared
@@ -97,20 +120,23 @@ def review_gate(
 
 def measure_rounds(
     matrix: Matrix, folder: Path, rounds: int, on_progress: OnProgress, command: Sequence[str]
-) -> dict[str, list[BenchResult]]:
-    """Returns the benchmarks of each side, one per round."""
+) -> Rounds:
+    """Measures both sides in every round; the first round that cannot be measured is the last."""
     gate, values = find_sides(matrix)
-    sides: dict[str, list[BenchResult]] = {value: [] for value in values}
+    measured = Rounds({value: [] for value in values}, {})
     for number in range(rounds):
         place = folder / f"round-{number + 1}"
         on_progress(f"round {number + 1} of {rounds}")
         for cell in run_matrix(matrix, place, on_progress=on_progress, command=command).cells:
-            if cell.status != DONE:
-                raise UserError(f"{gate}={cell.gates[gate]} could not be measured: {cell.reason}")
             outcome = read_outcome(place / f"{slug(cell.gates)}.json")
-            assert outcome is not None and outcome.bench is not None
-            sides[cell.gates[gate]].append(outcome.bench)
-    return sides
+            assert outcome is not None
+            if outcome.unranked:
+                measured.faults.setdefault(cell.gates[gate], outcome)
+            if outcome.bench is not None:
+                measured.sides[cell.gates[gate]].append(outcome.bench)
+        if not measured.is_complete:
+            break
+    return measured
 
 
 def clear(folder: Path) -> None:
@@ -156,6 +182,25 @@ def speed_criteria(compared: Comparison) -> list[Criterion]:
         )
         for row in compared.rows
     ]
+
+
+def path_criterion(rounds: Rounds, gate: str) -> Criterion:
+    has_failed = any(fault.verdict is Verdict.FAILED for fault in rounds.faults.values())
+    return Criterion(
+        criterion="kernel path",
+        wanted="proven on both sides",
+        found=rounds.list_faults(gate) or "proven in every round",
+        met=False if has_failed else None if rounds.faults else True,
+    )
+
+
+def judge_rounds(rounds: Rounds, gate: str, on: str, answers: AnswerVerdict) -> tuple[str, str] | None:
+    """Returns the verdict if a side has no valid figures: a gate that fails is rejected, the rest stays open."""
+    if not rounds.faults or answers.is_right is False:
+        return None
+    if on in rounds.faults and rounds.faults[on].verdict is Verdict.FAILED:
+        return REJECTED, rounds.list_faults(gate)
+    return OPEN, f"the figures do not count: {rounds.list_faults(gate)}"
 
 
 def judge(compared: Comparison, answers: AnswerVerdict) -> tuple[str, str]:

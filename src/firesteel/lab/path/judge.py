@@ -40,7 +40,7 @@ def _judge_slot(
     absent = next((sighting for sighting in sightings if sighting.value == NONE), None)
     if absent is not None:
         wanted = expectation if row.is_required and expectations.is_explicit else None
-        return _judge_absence(row, absent, wanted, rules)
+        return _judge_absence(row, absent, wanted)
     if doubt or not sightings:
         unseen = rules.find_cure(slot, (UNSEEN,)) or UNSEEN_CURE
         return replace(row, sightings=tuple(sightings), reason=doubt, cure=unseen)
@@ -67,7 +67,7 @@ def _compare(row: SlotRow, expectation: Expectation, rules: EngineRules) -> Slot
     )
 
 
-def _judge_absence(row: SlotRow, absent: Sighting, expectation: Expectation | None, rules: EngineRules) -> SlotRow:
+def _judge_absence(row: SlotRow, absent: Sighting, expectation: Expectation | None) -> SlotRow:
     """Judges a slot that the model or the device does not have; what the user wants there contradicts it."""
     reason = f"{row.slot} is not applicable: {absent.line}"
     if expectation is None or not expectation.wanted:
@@ -77,7 +77,7 @@ def _judge_absence(row: SlotRow, absent: Sighting, expectation: Expectation | No
         state=SlotState.CONTRADICTED,
         sightings=(absent,),
         reason=f"{reason}; expected: {expectation}",
-        cure=rules.find_cure(row.slot, (*expectation.wanted, "")),
+        cure=f"leave {row.slot} out of --expect, or choose a device and a model that have it",
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes a document as one HTML page without network requests or scripts."""
+"""Writes a document as one HTML page without network requests; its only script copies the command."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ from firesteel.lab.report.document import (
 )
 from firesteel.lab.report.html_table import WIDE, has_heat, is_small, write_name, write_table
 
-STYLE = Path(__file__).with_name("page.css")
+STYLE, COPY = (Path(__file__).with_name(name) for name in ("page.css", "copy.js"))
 
 
 def to_html(document: Document) -> str:
     style = re.sub(r"\s*\n\s*", "\n", STYLE.read_text(encoding="utf-8"))
     body = "\n".join(_section(section) for section in document.sections)
+    script = f"<script>\n{COPY.read_text(encoding='utf-8')}</script>" if document.command else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
         f"<title>{escape(document.title)}: {escape(document.verdict)}</title>\n<style>\n{style}</style></head>\n"
-        f"<body><main>{_head(document)}\n{body}</main></body></html>\n"
+        f"<body><main>{_head(document)}\n{body}</main>{script}</body></html>\n"
     )
 
 
