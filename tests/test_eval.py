@@ -137,6 +137,7 @@ def test_limit_holds_for_the_texts_of_the_perplexity_too(kindling, monkeypatch):
     assert asked == [3, len(read_items(TEXT))]
 
 
+@pytest.mark.slow
 def test_report_has_the_format_of_keys_and_values_and_the_clipped_count(monkeypatch):
     monkeypatch.setattr("firesteel.eval.read_items", lambda path: read_items(path)[:2])
     llm = LLM(device="cpu", kv_dtype="fp8")

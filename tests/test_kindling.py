@@ -100,6 +100,7 @@ def test_capital_of_france(kindling):
     )
 
 
+@pytest.mark.slow
 def test_retrieval_reaches_beyond_the_window(kindling):
     items = [item for item in read_items(EXAM) if item.family == "retrieval"][:4]
     marks = grade_all(kindling, items)

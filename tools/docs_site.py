@@ -69,7 +69,10 @@ def describe_commands() -> Iterator[str]:
     """Yields the page of commands: each with its help and its own options."""
     from firesteel.cli import app
 
-    yield "# Command line\n\nThe program's own help. Flags that are settings are on [their page](settings.md).\n"
+    yield (
+        "# Commands\n\nThe program's own help. Flags that are settings are on [their page](settings.md); files of "
+        "settings, completions and exit codes on that of the [command line](cli.md).\n"
+    )
     root = typer.main.get_command(app)
     yield from _describe_group(root, ["firesteel"])
 
@@ -88,6 +91,7 @@ def _describe_command(command: Any, words: list[str]) -> Iterator[str]:
     settings = _names_of_settings()
     yield f"## {' '.join(words)}\n"
     yield (command.help or "").replace("\b", "").strip() + "\n"
+    yield f"Example: `{command.example}`\n"
     own = [known for known in command.params if known.name not in settings and not getattr(known, "hidden", False)]
     rows = [row for known in own if (row := _describe_parameter(known))]
     if rows:
@@ -103,7 +107,7 @@ def _describe_parameter(known: Any) -> str:
     if known.param_type_name == "argument":
         names = f"`{known.name}`"
     else:
-        names = ", ".join(f"`{name}`" for name in [*known.opts, *known.secondary_opts])
+        names = "<br>".join(f"`{name}`" for name in [*known.opts, *known.secondary_opts])
     return f"| {names} | {help_text} |"
 
 

@@ -1,8 +1,8 @@
-"""Makes the README's pictures: the terminal after a lab run, and the status page after a question.
+"""Makes the pictures of README and docs: the terminal after a lab run, its report, and the status page.
 
 make run && .venv/bin/python tools/pictures.py [RESULT]          # RESULT: firesteel-lab/result.json
 
-The terminal is drawn from the result by the code that prints it; the page is photographed with Chromium.
+The terminal is drawn from the result by the code that prints it; report and page are photographed with Chromium.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from firesteel.cli.lab.run_table import RunTable
 from firesteel.cli.lab.slot_table import slot_table
 from firesteel.lab.result import LabResult, read_result
 from tables.records import ROOT
+
+sys.path.insert(0, str(ROOT))
+from tests.server.browser import Browser
 
 IMAGES = ROOT / "docs" / "images"
 QUESTION = "What is the capital of France?"
@@ -43,11 +46,21 @@ def draw_terminal(result: LabResult) -> str:
     return re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="firesteel"), flags=re.DOTALL)
 
 
+def photograph_report(report: Path, path: Path) -> None:
+    """Saves a picture of the top of a report, down to its levels."""
+    with tempfile.TemporaryDirectory() as profile:
+        browser = Browser(profile)
+        try:
+            browser.open(report.resolve().as_uri(), width=1100, height=1062)
+            browser.wait_for("document.readyState === 'complete'")
+            browser.run("document.documentElement.style.overflow = 'hidden'")  # no scroll bar
+            browser.screenshot(path)
+        finally:
+            browser.close()
+
+
 def photograph_page(path: Path) -> None:
     """Serves the built-in model, asks it a question on its page and saves a picture of the answer."""
-    sys.path.insert(0, str(ROOT))
-    from tests.server.browser import Browser
-
     command = [sys.executable, "-m", "firesteel", "serve", "--port", "0"]
     with (
         tempfile.TemporaryDirectory() as profile,
@@ -71,6 +84,7 @@ def photograph_page(path: Path) -> None:
 def main() -> None:
     words = sys.argv[1:] or [str(ROOT / "firesteel-lab" / "result.json")]
     IMAGES.mkdir(exist_ok=True)
+    photograph_report(Path(words[0]).with_name("report.html"), IMAGES / "report.png")
     (IMAGES / "terminal.svg").write_text(draw_terminal(read_result(Path(words[0]))), encoding="utf-8")
     photograph_page(IMAGES / "page.png")
 

@@ -186,6 +186,7 @@ def save_a_layer_of_120b(folder, vocab_size):
     save_checkpoint(folder, spec, synthetic_weights(spec, CPU, seed=1))
 
 
+@pytest.mark.slow
 def test_peak_of_quantising_at_load_is_the_result_and_the_stated_room(tmp_path):
     save_a_layer_of_120b(tmp_path, 8_000)
     loaded = measure(tmp_path, "load")

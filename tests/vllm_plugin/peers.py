@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-VERSIONS = ("0.28.0", "0.32.0")
+VERSIONS = ("0.28.0", "0.30.0", "0.32.0")
 TIMEOUT_S = 900.0
 ENVIRONMENT = {
     "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",
@@ -75,9 +75,15 @@ def end_session(leader):
         return
 
 
-def generate(version, *, rounds, max_tokens, options, **extra):
+def generate(version, *, rounds, max_tokens, options, has_logprobs=False, reloads=False, **extra):
     """Returns the answer of tests/vllm_plugin/generate.py and its log."""
-    task = {"options": options, "rounds": rounds, "max_tokens": max_tokens}
+    task = {
+        "options": options,
+        "rounds": rounds,
+        "max_tokens": max_tokens,
+        "has_logprobs": has_logprobs,
+        "reloads": reloads,
+    }
     code, output = run_python(version, [ROOT / "tests/vllm_plugin/generate.py"], task=task, **extra)
     answers = [line for line in output.splitlines() if line.startswith('{"models"')]
     assert code == 0 and answers, output[-20_000:]

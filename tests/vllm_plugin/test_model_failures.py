@@ -20,7 +20,7 @@ OPTIONS = {"max_model_len": 256, "max_num_seqs": 2}
 
 def fail(version, variables=None, **options):
     """Returns the log of a vLLM that does not start with these options."""
-    task = {"options": OPTIONS | options, "rounds": [], "max_tokens": 1}
+    task = {"options": OPTIONS | options, "rounds": [], "max_tokens": 1, "has_logprobs": False, "reloads": False}
     code, log = run_python(version, [ROOT / "tests/vllm_plugin/generate.py"], task=task, **(variables or {}))
     assert code != 0, log[-4000:]
     assert "FiresteelGptOss" in log or "firesteel" in log

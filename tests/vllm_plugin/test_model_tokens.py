@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from firesteel import SamplingParams
+from firesteel.config import resolve
+from firesteel.engine.load import synthetic_engine
+from firesteel.hub import BUILT_IN
+from firesteel.measure.tokens.runs import run_together
+from firesteel.model.spec import read_spec
+from firesteel.types import Request
 from tests.vllm_plugin.peers import each_version, generate
-from tests.vllm_plugin.prompts import NEW, expected_tokens, make_rounds
+from tests.vllm_plugin.prompts import NEW, expected_tokens, make_rounds, our_llm
 from tests.vllm_plugin.ray_nodes import two_nodes
 
 # Prompts of more than 64 tokens are computed in chunks, beside requests that already decode.
@@ -43,6 +50,40 @@ def test_tokens_are_the_same_when_requests_are_preempted(version):
     answer, _ = generate(version, rounds=make_rounds()[:1], max_tokens=64, options=options)
     assert answer["preemptions"] > 0
     assert answer["rounds"] == expected_tokens(1, 64)
+
+
+@pytest.mark.peer
+@each_version
+def test_prompt_logprobs_are_those_of_our_engine(version):
+    """vLLM asks for logits of prompt rows after those of the step, in each chunk; all layers share one cache."""
+    prompts = make_rounds()[0]
+    options = OPTIONS | {"disable_hybrid_kv_cache_manager": True, "enable_prefix_caching": False}
+    answer, log = generate(
+        version, rounds=[prompts], max_tokens=NEW, options=options, has_logprobs=True, reloads=True
+    )
+    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
+    for prompt, logprobs in zip(prompts, answer["logprobs"], strict=True):
+        ours = [token.logprob for token in our_llm().generate([prompt], params)[0].prompt_logprobs]
+        assert logprobs == pytest.approx(ours, abs=1e-3)  # float32, sums in free order
+    assert answer["rounds"] == expected_tokens(1)
+    assert "weights cannot be replaced while vLLM runs" in log and answer["reload"] is not None
+
+
+@pytest.mark.peer
+@each_version
+def test_random_weights_are_those_of_our_engine(version):
+    """vLLM's own filler skips integers, as which MXFP4 is stored."""
+    rounds = [[list(range(1, 40)), [5, 9]]]
+    options = OPTIONS | {"load_format": "dummy", "seed": 5}
+    answer, _ = generate(version, rounds=rounds, max_tokens=NEW, options=options)
+    config = resolve({"device": "cpu"}, environ={}).config
+    engine = synthetic_engine(read_spec(BUILT_IN), config, seed=5).engine
+    params = SamplingParams(temperature=0.0, max_tokens=NEW, ignore_eos=True)
+    requests = [
+        Request(request_id=str(number), token_ids=prompt, params=params) for number, prompt in enumerate(rounds[0])
+    ]
+    expected = run_together(engine, requests)
+    assert answer["rounds"] == [[list(expected.tokens[request.request_id]) for request in requests]]
 
 
 @pytest.mark.peer

@@ -27,7 +27,7 @@ def registered(vllm):
     return str(vllm.models[ARCHITECTURE]), vllm.hooks[ARCHITECTURE]
 
 
-@pytest.mark.parametrize("version", ["0.26.0", "0.28.0", "0.32.0", "0.28.0+cpu"])
+@pytest.mark.parametrize("version", ["0.26.0", "0.28.0", "0.30.0", "0.32.0", "0.28.0+cpu"])
 def test_tested_version_gets_our_model_without_a_warning(version, our_hook, monkeypatch, caplog):
     vllm = StandInVllm(monkeypatch, version)
     register()
@@ -72,7 +72,7 @@ def test_other_version_refuses_gpt_oss_only(version, our_hook, monkeypatch):
     ):
         with pytest.raises(UserError) as raised:
             load()
-        assert f"vLLM {version} is not supported (supported: 0.26, 0.28, 0.32)" in str(raised.value)
+        assert f"vLLM {version} is not supported (supported: 0.26, 0.28, 0.30, 0.32)" in str(raised.value)
         assert "FIRESTEEL_VLLM=off" in str(raised.value)
 
 

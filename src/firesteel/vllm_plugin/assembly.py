@@ -9,24 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import hf_hub_download
+from huggingface_hub import hf_hub_download, snapshot_download
 from torch import Tensor
 
-from firesteel.config import Config, parse_layers, resolve
+from firesteel.config import Config, parse_layers
 from firesteel.device import DeviceSpec, find_device
 from firesteel.engine.cache.kv_cache import find_dtype
 from firesteel.engine.cache.kv_scales import find_scales
 from firesteel.engine.library_needs import check_capture, check_expert_order, order_experts
 from firesteel.engine.load import LOAD_WORKERS, choose_fused, choose_kernels
 from firesteel.engine.step.step_store import FusedOps
-from firesteel.errors import UserError
-from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.kernels.tiles.tuned import load_tuned, use_options
 from firesteel.model.gpt_oss import GptOss, Ranks
 from firesteel.model.precision import held_layers
 from firesteel.model.spec import ModelSpec, read_spec
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.model.weights import Weights
+from firesteel.vllm_plugin.options.our_settings import find_config
 from firesteel.vllm_plugin.sharding import Shard, load_shard, synthetic_shard
 
 DUMMY = "dummy"  # vLLM's name for random weights
@@ -51,12 +50,7 @@ def assemble(vllm_config: Any, *, rank: int, num_ranks: int, add: Callable[[Tens
 
     `add` returns the sum of a tensor over all ranks.
     """
-    config = resolve().config
-    if config.kernels.prefill_activation not in (AUTO, config.kernels.activation):
-        raise UserError(
-            f"prefill_activation = {config.kernels.prefill_activation}: inside vLLM prompts and decoded tokens are "
-            "rounded alike; set FIRESTEEL_ACTIVATION and leave FIRESTEEL_PREFILL_ACTIVATION out"
-        )
+    config = find_config(vllm_config, is_first=rank == 0)
     stored = read_spec(find_folder(vllm_config.model_config))
     layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
     shard = Shard(whole=replace(stored, mxfp4_layers=layers), rank=rank, size=num_ranks)
@@ -99,6 +93,15 @@ def find_folder(model_config: Any) -> Path:
     if Path(model_config.model).is_dir():
         return Path(model_config.model)
     return Path(hf_hub_download(model_config.model, "config.json", revision=model_config.revision)).parent
+
+
+def find_weights(vllm_config: Any) -> Path:
+    """Returns the folder in which vLLM has put the checkpoint's weights: with --download-dir, not the usual one."""
+    model = vllm_config.model_config
+    if Path(model.model).is_dir():
+        return Path(model.model)
+    directory = vllm_config.load_config.download_dir
+    return Path(snapshot_download(model.model, revision=model.revision, cache_dir=directory, local_files_only=True))
 
 
 def random_weights(assembly: Assembly, seed: int) -> Weights:

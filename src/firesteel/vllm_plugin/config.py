@@ -9,10 +9,11 @@ from vllm.config import CUDAGraphMode
 from vllm.config.compilation import CompilationMode
 from vllm.model_executor.models.config import GptOssForCausalLMConfig
 
+from firesteel.config import resolve
+from firesteel.vllm_plugin.options.unsupported import list_unsupported
 from firesteel.vllm_plugin.same_plugin import WORKER, mark_config
 
 CURE = "or set FIRESTEEL_VLLM=off to run gpt-oss by stock vLLM"
-LOAD_FORMATS = ("auto", "hf", "safetensors", "dummy")
 EXACT = 16  # each number of requests up to this has its own graph: a padded row would read experts for nothing
 
 
@@ -31,38 +32,9 @@ class FiresteelGptOssConfig(GptOssForCausalLMConfig):
 
 def refuse(vllm_config: Any) -> None:
     """Raises for the first option that our model class does not support."""
-    for option, is_used in list_unsupported(vllm_config):
+    for option, is_used in list_unsupported(vllm_config, WORKER):
         if is_used:
             raise ValueError(f"firesteel does not support {option} inside vLLM: leave it out, {CURE}")
-
-
-def list_unsupported(vllm_config: Any) -> list[tuple[str, bool]]:
-    """Lists (option, whether it is used)."""
-    parallel, cache = vllm_config.parallel_config, vllm_config.cache_config
-    load_format = str(getattr(vllm_config.load_config.load_format, "value", vllm_config.load_config.load_format))
-
-    def size(name: str) -> int:
-        return getattr(parallel, name, 1) or 1
-
-    return [
-        ("pipeline parallelism (--pipeline-parallel-size)", size("pipeline_parallel_size") > 1),
-        ("expert parallelism (--enable-expert-parallel)", bool(parallel.enable_expert_parallel)),
-        ("data parallelism (--data-parallel-size)", size("data_parallel_size") > 1),
-        ("decode context parallelism (--decode-context-parallel-size)", size("decode_context_parallel_size") > 1),
-        ("prefill context parallelism", size("prefill_context_parallel_size") > 1),
-        ("dual batch overlap (--enable-dbo)", bool(getattr(parallel, "enable_dbo", False))),
-        ("LoRA (--enable-lora)", vllm_config.lora_config is not None),
-        ("vLLM's speculation (--speculative-config)", vllm_config.speculative_config is not None),
-        ("KV connectors (--kv-transfer-config)", vllm_config.kv_transfer_config is not None),
-        (
-            f"--kv-cache-dtype {cache.cache_dtype} (FIRESTEEL_KV_DTYPE=fp8 stores E4M3)",
-            cache.cache_dtype not in ("auto", "bfloat16"),
-        ),
-        (f"the load format {load_format} (--load-format)", load_format not in LOAD_FORMATS),
-        ("prompt embeddings (--enable-prompt-embeds)", bool(vllm_config.model_config.enable_prompt_embeds)),
-        ("worker extensions (--worker-extension-cls)", parallel.worker_extension_cls not in ("", WORKER)),
-        ("sleep mode (--enable-sleep-mode)", bool(vllm_config.model_config.enable_sleep_mode)),
-    ]
 
 
 def use_full_graphs(vllm_config: Any, sizes: list[int] | None) -> None:
@@ -72,7 +44,8 @@ def use_full_graphs(vllm_config: Any, sizes: list[int] | None) -> None:
     """
     compilation = vllm_config.compilation_config
     compilation.mode = CompilationMode.NONE
-    if vllm_config.model_config.enforce_eager or compilation.cudagraph_mode == CUDAGraphMode.NONE:
+    is_eager = vllm_config.model_config.enforce_eager or not resolve().config.kernels.cuda_graphs
+    if is_eager or compilation.cudagraph_mode == CUDAGraphMode.NONE:
         compilation.cudagraph_mode = CUDAGraphMode.NONE
         return
     compilation.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY

@@ -23,10 +23,10 @@ from vllm.distributed import (
 )
 from vllm.forward_context import get_forward_context
 
-from firesteel.model.decode import MOST_REQUESTS
+from firesteel.errors import UserError
 from firesteel.model.weights import named_tensors
 from firesteel.types import KvCache
-from firesteel.vllm_plugin.assembly import DUMMY, assemble, find_folder, random_weights, read_weights
+from firesteel.vllm_plugin.assembly import DUMMY, assemble, find_weights, random_weights, read_weights
 from firesteel.vllm_plugin.kv import KvLayer, bound_cache, scratch_cache
 from firesteel.vllm_plugin.proof_line import ProofLine
 from firesteel.vllm_plugin.runtime import Runtime
@@ -47,7 +47,8 @@ class FiresteelGptOss(nn.Module):
         rank, num_ranks = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
         self.assembly = assemble(vllm_config, rank=rank, num_ranks=num_ranks, add=tensor_model_parallel_all_reduce)
         self.network = self.assembly.model
-        if vllm_config.load_config.load_format == DUMMY:
+        self._has_weights = vllm_config.load_config.load_format == DUMMY
+        if self._has_weights:
             self.network.weights = random_weights(self.assembly, vllm_config.model_config.seed)
         self.steps = StepLog()
         self.kv_layers = [self._new_layer(number) for number in range(self.assembly.held.num_layers)]
@@ -86,10 +87,17 @@ class FiresteelGptOss(nn.Module):
         return self.network.weights.embedding[input_ids].to(self.network.dtype)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Reads the checkpoint with our own reader, in parallel; vLLM's iterator only ensures that it is here."""
+        """Reads the checkpoint with our own reader, in parallel; vLLM's iterator only ensures that it is here.
+
+        Raises the second time: graphs read the weights where they are, and those of the iterator may be others.
+        """
+        if self._has_weights:
+            raise UserError(
+                "firesteel: weights cannot be replaced while vLLM runs: start it with the new checkpoint"
+            )
         next(iter(weights), None)
-        folder = find_folder(self.vllm_config.model_config)
-        self.network.weights, seconds = read_weights(self.assembly, folder)
+        self.network.weights, seconds = read_weights(self.assembly, find_weights(self.vllm_config))
+        self._has_weights = True
         _log.info("firesteel: read the weights in %.1f s", seconds)
         return set(named_tensors(self.network.weights, self.assembly.held))
 
@@ -145,7 +153,7 @@ class FiresteelGptOss(nn.Module):
 
     def _compute_logits(self, hidden_states: Tensor) -> Tensor:
         count, fused = hidden_states.shape[0], None if self._runtime is None else self._runtime.fused
-        if fused is not None and 0 < count <= MOST_REQUESTS:
+        if fused is not None and count > 0 and fused.accepts(count):
             logits = fused.logits(hidden_states)
         else:
             x, _ = self.network.norm(hidden_states, None, self.network.weights.norm)
@@ -162,8 +170,7 @@ class FiresteelGptOss(nn.Module):
             self._bound = first.kv_cache
             self._captured.clear()
             self._runtime = self._new_runtime(bound_cache(self.kv_layers))
-            if not self.vllm_config.model_config.enforce_eager:
-                self._runtime.capture_prompts()
+            self._runtime.capture_prompts()
         return self._runtime
 
     def _new_runtime(self, cache: KvCache) -> Runtime:

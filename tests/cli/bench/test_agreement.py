@@ -53,6 +53,7 @@ def test_random_weights_of_a_preset_are_measured_under_its_name(run, tmp_path, m
     assert Record.load(next(tmp_path.glob("*.json"))).parameters["model"] == "gpt-oss-20b, random weights"
 
 
+@pytest.mark.slow
 def test_equality_that_cannot_be_measured_is_listed_and_the_rest_is_kept(bench, tmp_path, rows_of):
     flags = ("--page-size", "64", "--max-tokens", "8")
     result, as_json = bench(*flags), bench(*flags, "--json")

@@ -3,6 +3,7 @@
 import pytest
 
 from firesteel.errors import UserError
+from firesteel.kernels.registry import find_op
 from firesteel.lab.path.engine_rules import RULES, EngineRules, load_rules
 from tests.lab.path.evidence_lines import B200, GB10, HOPPER
 
@@ -36,6 +37,16 @@ def test_every_cure_is_of_a_value_that_can_be_seen(engine):
                 slot,
                 name,
             )
+
+
+@pytest.mark.parametrize(("engine", "prefix"), [("firesteel", ""), ("vllm+firesteel", "firesteel:")])
+@pytest.mark.parametrize(
+    ("slot", "op"),
+    [("moe", "moe_matmul"), ("moe", "decode_experts"), ("dense", "linear"), ("attention", "attention")],
+)
+def test_every_implementation_of_ours_is_a_value_that_can_be_expected(engine, prefix, slot, op):
+    families = {name.partition(":")[0] for name in find_op(op).implementations}
+    assert {f"{prefix}{family}" for family in families} <= load_rules(engine).values[slot]
 
 
 def test_unknown_engine_has_no_rules():

@@ -119,6 +119,7 @@ def check_unmeasured(results, expected):
     assert all(missing[name].startswith(why) and ": raise --" in missing[name] for name, why in expected.items())
 
 
+@pytest.mark.slow
 def test_batched_is_unmeasured_unless_two_requests_share_a_step(llm):
     equalities = prepared(llm)
     equalities.all = replace(equalities.all, max_num_seqs=1)
@@ -127,6 +128,7 @@ def test_batched_is_unmeasured_unless_two_requests_share_a_step(llm):
     check_unmeasured(results, dict.fromkeys(names, "no two requests were computed at once"))
 
 
+@pytest.mark.slow
 def test_another_order_is_unmeasured_if_order_and_arrival_stay(llm, monkeypatch):
     equalities = prepared(llm)
     monkeypatch.setattr(equalities.rng, "sample", lambda requests, count: list(requests))

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from firesteel.hub import BUILT_IN
 from tests.vllm_plugin.peers import ROOT, each_version, run_python
 
 pytestmark = pytest.mark.peer
@@ -22,6 +23,16 @@ UNSUPPORTED = {
     "worker extensions": {"worker_extension_cls": "tests.vllm_plugin.generate.Other"},
     "prompt embeddings": {"enable_prompt_embeds": True},
     "the load format bitsandbytes": {"load_format": "bitsandbytes"},
+    "pooling": {"runner": "pooling", "convert": "embed"},
+    "routed experts in the answer": {"enable_return_routed_experts": True},
+    "a choice of attention": {"attention_backend": "TRITON_ATTN"},
+    "a choice of the experts' kernel": {"moe_backend": "triton"},
+    "a choice of the matmuls' kernel": {"linear_backend": "marlin"},
+    "changes of the checkpoint's configuration": {"hf_overrides": {"sliding_window": 64}},
+    "the configuration of another folder": {"hf_config_path": str(BUILT_IN)},
+    "weights in the host's memory": {"cpu_offload_gb": 1},
+    "weights that change": {"weight_transfer_config": {"backend": "nccl"}},
+    "KV in the host's memory": {"kv_offloading_size": 1},
 }
 
 

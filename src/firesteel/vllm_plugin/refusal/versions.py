@@ -23,6 +23,7 @@ class VersionSupport(Enum):
 TESTED = {
     (0, 26, 0): VersionSupport.GPU_TESTED,
     (0, 28, 0): VersionSupport.CPU_TESTED,
+    (0, 30, 0): VersionSupport.CPU_TESTED,
     (0, 32, 0): VersionSupport.CPU_TESTED,
 }
 SUPPORTED = ", ".join(f"{major}.{minor}" for major, minor, _ in sorted(TESTED))

@@ -1,0 +1,55 @@
+"""Our settings inside vLLM, where variables and a file are all that can give them: vLLM parses the flags."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from firesteel.config import Config, all_settings, resolve
+from firesteel.errors import UserError
+from firesteel.kernels.tiles.tile_pin import AUTO
+
+_log = logging.getLogger("vllm.firesteel")
+# What the plugin reads. vLLM has flags of its own for the rest: device, batches, cache and server.
+EFFECTIVE = {
+    "preset",
+    "kernels",
+    "require",
+    "activation",
+    "prefill_activation",
+    "tile",
+    "tiles_file",
+    "mxfp4_layers",
+    "sinks",
+    "cuda_graphs",
+    "prefill_graphs",
+    "dependent_launch",
+    "kernel_cache_dir",
+    "kv_dtype",
+    "kv_scales",
+}
+
+
+def find_config(vllm_config: Any, *, is_first: bool, environ: Mapping[str, str] | None = None) -> Config:
+    """Returns our settings, with graphs off if vLLM captures none. The first rank names settings without effect."""
+    settings = resolve(environ=environ)
+    kernels = settings.config.kernels
+    if kernels.prefill_activation not in (AUTO, kernels.activation):
+        raise UserError(
+            f"prefill_activation = {kernels.prefill_activation} ({settings.origins['prefill_activation']}): inside "
+            "vLLM prompts and decoded tokens are rounded alike; set FIRESTEEL_PREFILL_ACTIVATION=auto, and "
+            "FIRESTEEL_ACTIVATION for both"
+        )
+    if is_first and (ineffective := list_ineffective(settings.origins)):
+        _log.warning("firesteel: no effect inside vLLM, which has flags of its own: %s", ", ".join(ineffective))
+    has_graphs = kernels.cuda_graphs and vllm_config.compilation_config.cudagraph_mode.has_full_cudagraphs()
+    return replace(settings.config, kernels=replace(kernels, cuda_graphs=has_graphs))
+
+
+def list_ineffective(origins: Mapping[str, str]) -> list[str]:
+    """Returns the variables of the settings that the user has given and the plugin does not read."""
+    declared = all_settings()
+    given = (name for name, origin in origins.items() if origin.startswith(("environment", "file")))
+    return [declared[name].env for name in given if name not in EFFECTIVE]
