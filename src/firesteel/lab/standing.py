@@ -1,4 +1,4 @@
-"""Whether a run may be ranked beside others: one rule for the cells of a matrix and for the board."""
+"""The rule by which a run is ranked beside others, the same for the cells of a matrix and for the board."""
 
 from __future__ import annotations
 

@@ -77,6 +77,7 @@ def test_cells_get_the_requested_limits_and_debugging(monkeypatch, tmp_path):
         "grace_s": 1.0,
         "keep_going": True,
         "expect": "kv=fp8",
+        "formats": "kv=fp8",
     }
     given |= {"path": "bf16", "reference_url": "http://x"}
     _, [matrix] = run(monkeypatch, tmp_path, ["done"], **given)

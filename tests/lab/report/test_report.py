@@ -5,15 +5,17 @@ from html.parser import HTMLParser
 
 import pytest
 
+from firesteel.lab.engine_info import EngineInfo
 from firesteel.lab.path.ledger import LaunchedCode, OpCalls
 from firesteel.lab.report.document import BAD, DOUBTFUL, GOOD, PLAIN, Cell
 from firesteel.lab.report.headline import make_headline
 from firesteel.lab.report.html import to_html
 from firesteel.lab.report.markdown import to_markdown
-from firesteel.lab.report.report import build_document, write_report
+from firesteel.lab.report.report import build_document, list_facts, write_report
 from firesteel.lab.report.sections.kernel_path import prove
 from firesteel.lab.result import LabResult, parse_result
 from firesteel.lab.servers.server_exit import ServerExit
+from firesteel.lab.spec import LabSpec
 from tests.lab import report_parts as parts
 from tests.lab.path import evidence_lines as lines
 from tests.lab.path.evidence_lines import judge as judge_slots
@@ -214,6 +216,19 @@ def test_markup_in_a_servers_words_is_escaped():
     parser, text = read(to_html(build_document(LabResult(levels=parts.parsed_levels(level)))))
     assert "<script>alert(1)</script>" in text and "<b>boot</b>" in text  # parsed as text, not as tags
     assert "script" not in {tag for tag, _ in parser.tags}
+
+
+@pytest.mark.parametrize(
+    ("fields", "facts"),
+    [
+        ({"level": "2,4", "quick": True}, ["CPU", "level 2,4, quick"]),
+        ({"mode": "verify", "url": "http://h:1"}, ["client: CPU", "mode verify"]),
+    ],
+)
+def test_header_says_what_was_asked_and_where_the_client_ran(fields, facts):
+    """A server behind --url may run on another machine, whose device nobody knows."""
+    result = LabResult(spec=LabSpec(**fields), engine=EngineInfo(name="x", device="CPU"))
+    assert list_facts(result)[-2:] == facts
 
 
 def test_files_are_written(tmp_path):

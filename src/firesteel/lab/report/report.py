@@ -30,6 +30,7 @@ from firesteel.lab.report.sections import (
     speed,
 )
 from firesteel.lab.result import RESULT, LabResult
+from firesteel.lab.spec import LabSpec
 
 SECTIONS: tuple[tuple[str, Callable[[LabResult], Sequence[Part]]], ...] = (
     ("Feature review", comparison.review),
@@ -95,8 +96,8 @@ def list_facts(result: LabResult) -> list[str]:
     facts = [
         "" if engine is None else engine.release,
         "" if engine is None or not engine.image else f"image {engine.image}",
-        device or "",
-        "" if spec is None else f"mode {spec.mode}{', quick' if spec.quick else ''}",
+        f"client: {device}" if device and spec is not None and spec.url else device or "",
+        "" if spec is None else name_levels(spec),
         describe_time(time) if time else "",
         f"took {duration(result.seconds)}" if result.seconds else "",
         _describe_lab(result),
@@ -110,3 +111,9 @@ def _describe_lab(result: LabResult) -> str:
     commit = "" if around is None or not around.commit else f" ({around.commit[:SHORT]})"
     words = f"firesteel {result.firesteel}{commit}"
     return f"measured by {words}" if result.firesteel and words != result.release else ""
+
+
+def name_levels(spec: LabSpec) -> str:
+    """Returns what the run was asked for: the levels of --level, else the mode."""
+    asked = f"level {spec.level}" if spec.level else f"mode {spec.mode}"
+    return f"{asked}, quick" if spec.quick else asked

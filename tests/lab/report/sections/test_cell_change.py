@@ -1,5 +1,7 @@
 """Cells of a matrix are compared with the baseline: smaller times are better, and noise is not a change."""
 
+from dataclasses import replace
+
 import pytest
 
 from firesteel.lab.matrix.result import CellOutcome, MatrixResult
@@ -47,3 +49,9 @@ def test_baseline_is_the_first_cell_that_was_measured():
     cells = (CellOutcome(status="crashed", gates={"g": "0"}), cell(100.0), cell(90.0))
     measured = MatrixResult(gates={"g": ()}, cells=cells)
     assert find_baseline(measured) is cells[1] and set(compare_cells(measured, "tg_tok_s")) == {2}
+
+
+def test_cell_without_a_rank_is_the_baseline_only_if_none_has_one():
+    wrong, proven = cell(100.0), replace(cell(90.0), unranked="")
+    assert find_baseline(MatrixResult(gates={"g": ()}, cells=(wrong, proven))) is proven
+    assert find_baseline(MatrixResult(gates={"g": ()}, cells=(wrong,))) is wrong

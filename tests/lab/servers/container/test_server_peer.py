@@ -61,7 +61,7 @@ def make(runtime, tmp_path):
     """make("well"): the command of a fake server in a container that sees this machine's Python."""
     program, options = runtime
     python = Path(sys.executable).resolve()
-    folders = {"/usr", "/lib", "/lib64", str(python.parents[1]), str(FAKE.parent)}
+    folders = {"/usr", "/lib", "/lib64", str(python.parents[1]), str(FAKE.parent), str(FAKE.parents[2] / "src")}
     shared = " ".join(f"-v {folder}:{folder}:ro" for folder in sorted(folders) if Path(folder).exists())
 
     def command(way="well", *, added=""):

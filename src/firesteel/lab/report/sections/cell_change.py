@@ -20,8 +20,12 @@ class CellChange:
 
 
 def find_baseline(measured: MatrixResult) -> CellOutcome | None:
-    """Returns the first cell that was measured: its gates have their first values."""
-    return next((cell for cell in measured.cells if cell.status == DONE and cell.figures), None)
+    """Returns the first measured cell that has a rank: figures of a wrong path are no measure for others.
+
+    If none has one, it is the first measured cell.
+    """
+    done = [cell for cell in measured.cells if cell.status == DONE and cell.figures]
+    return next((cell for cell in done if not cell.unranked), done[0] if done else None)
 
 
 def compare_cells(measured: MatrixResult, figure: str) -> dict[int, CellChange]:

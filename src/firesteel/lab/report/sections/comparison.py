@@ -48,7 +48,7 @@ def review(result: LabResult) -> list[Part]:
     sides = f"{sheet.gate}={sheet.on} compared with {sheet.off}, {sheet.rounds} rounds each"
     return [
         Paragraph(f"Hypothesis: {sheet.hypothesis}"),
-        Paragraph(f"Verdict: {sheet.verdict}. {sheet.why}", REVIEW_TONES.get(sheet.verdict, DOUBTFUL)),
+        Paragraph(f"Verdict: {sheet.verdict}: {sheet.why}", REVIEW_TONES.get(sheet.verdict, DOUBTFUL)),
         Paragraph(sides),
         CheckList(rows),
     ]
