@@ -11,7 +11,7 @@ from firesteel.lab.path.expectation import Expectation, Expectations
 from firesteel.lab.path.sightings import find_downgrade, find_sightings, is_older
 from firesteel.lab.path.slots import SLOTS, Sighting, SlotRow, SlotState, SlotTable, make_table
 
-UNSEEN_CURE = "add a profile of the server (--trace)"
+UNSEEN_CURE = "add a profile of the server (`lab run --trace FILE`, `lab judge LOG FILE`)"
 
 
 def judge_slots(evidence: PathEvidence, rules: EngineRules, expectations: Expectations | None = None) -> SlotTable:
