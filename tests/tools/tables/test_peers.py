@@ -33,6 +33,6 @@ def test_best_figure_of_a_row_is_bold_and_no_other():
         assert [figure.startswith("**") for _, figure in known] == [value == best for value, _ in known]
 
 
-def test_readme_shows_six_measurements_of_the_same_table():
+def test_readme_shows_seven_measurements_of_the_same_table():
     whole, quick = peers.peers_table().splitlines(), peers.quick_table().splitlines()
-    assert len(quick) == 2 + 6 and set(quick) <= set(whole)
+    assert len(quick) == 2 + 7 and set(quick) <= set(whole)
