@@ -120,6 +120,7 @@ def test_perplexity_equals_its_definition_on_the_logits(kindling):
     assert math.isclose(perplexity, math.exp(sum(losses) / measure_perplexity(kindling, text)[1]), rel_tol=1e-4)
 
 
+@pytest.mark.slow
 def test_part_of_the_exam_is_passed(kindling, monkeypatch):
     monkeypatch.setattr("firesteel.eval.read_items", lambda path: read_items(path)[: 12 if path == TEXT else None])
     report = evaluate(kindling, limit=1)

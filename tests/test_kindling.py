@@ -47,6 +47,7 @@ def test_transformers_computes_the_same_logits(kindling, oracle):
         assert (actual - expected).norm() / expected.norm() < 1e-3
 
 
+@pytest.mark.slow
 def test_transformers_gives_the_same_greedy_answers(kindling, oracle):
     items = read_items(EXAM)[:2800:400]
     harmony = Harmony(kindling.tokenizer)

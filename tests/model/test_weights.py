@@ -284,7 +284,10 @@ def peak_over_size(experts, vocab, folder, verb):
 
 @pytest.mark.parametrize(
     ("experts", "vocab"),
-    [pytest.param(4, 8_000, id="4 experts"), pytest.param(128, 201_088, marks=pytest.mark.slow, id="whole")],
+    [
+        pytest.param(4, 8_000, marks=pytest.mark.slow, id="4 experts"),
+        pytest.param(128, 201_088, marks=pytest.mark.slow, id="whole"),
+    ],
 )
 def test_loading_two_layers_of_120b_width_takes_at_most_1_3_times_their_size(experts, vocab, tmp_path):
     assert 0.9 < peak_over_size(experts, vocab, tmp_path, "make") < 1.3

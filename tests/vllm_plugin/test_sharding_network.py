@@ -129,7 +129,7 @@ def test_prompt_of_a_random_network(size, layers):
     check_prompt(whole, turns, lambda rank: random_rank(spec, turns, rank), list(range(7, 47)), 3)
 
 
-@pytest.mark.parametrize("size", [2, 4, 8])
+@pytest.mark.parametrize("size", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_prompt_at_the_published_widths(size):
     whole, turns = model_of(WIDE, synthetic_weights(WIDE, CPU, seed=3)), Turns(size)
     check_prompt(whole, turns, lambda rank: random_rank(WIDE, turns, rank), [3, 1, 4, 1, 5], 5)
@@ -200,7 +200,7 @@ def test_decoding_steps_of_a_random_network(size, layers):
     check_steps(spec, weights, lambda shard: synthetic_shard(shard, CPU, seed=3), Turns(size), 8)
 
 
-@pytest.mark.parametrize("size", [2, 4, 8])
+@pytest.mark.parametrize("size", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_decoding_step_at_the_published_widths(size):
     weights = synthetic_weights(WIDE, CPU, seed=3)
     check_steps(WIDE, weights, lambda shard: synthetic_shard(shard, CPU, seed=3), Turns(size), 1)

@@ -42,6 +42,7 @@ def patient_load(monkeypatch):
     monkeypatch.setattr(handle, "LOAD_PATIENCE", 60)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("none_left", "patient_load")
 def test_stopped_engine_is_killed_and_replaced_idle_and_under_load(run, checkpoint, configure):
     async def live():

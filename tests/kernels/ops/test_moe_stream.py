@@ -71,7 +71,7 @@ def test_other_sizes_and_small_machines(hold_emulated, machine, sample):
     hold_emulated(moe_matmul, machine, *sample.args, way="cuda:stream")
 
 
-@pytest.mark.parametrize("tokens", [65, 192])
+@pytest.mark.parametrize("tokens", [65, pytest.param(192, marks=pytest.mark.slow)])
 def test_hundreds_of_tokens_share_experts(hold_emulated, tokens):
     hold_emulated(moe_matmul, LARGE, *draw(tokens, 8, 64, 64).args, way="cuda:stream")
 

@@ -188,7 +188,10 @@ def test_slots_show_state_evidence_and_cure():
     assert "--moe-backend flashinfer_cutlass" in rows["moe"]
     assert rows["dense"] == "| dense | not seen |  | not firesteel or emulation |  |  |"  # nobody asked for it
     assert rows["attention"].startswith("| attention | ✅ seen | flashinfer |")
-    assert rows["graphs"] == "| graphs | ⚠️ not seen |  | on |  | add a profile of the server (--trace) |"
+    assert (
+        rows["graphs"]
+        == "| graphs | ⚠️ not seen |  | on |  | add a profile of the server (`lab run --trace FILE`, `lab judge LOG FILE`) |"
+    )
 
 
 def test_kernels_without_times_have_no_column_of_times():
