@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from firesteel.lab.engine_info import EngineInfo
+from firesteel.lab.path.judge import UNSEEN_CURE
 from firesteel.lab.path.ledger import LaunchedCode, OpCalls
 from firesteel.lab.report.document import BAD, DOUBTFUL, GOOD, PLAIN, Cell
 from firesteel.lab.report.headline import make_headline
@@ -188,10 +189,7 @@ def test_slots_show_state_evidence_and_cure():
     assert "--moe-backend flashinfer_cutlass" in rows["moe"]
     assert rows["dense"] == "| dense | not seen |  | not firesteel or emulation |  |  |"  # nobody asked for it
     assert rows["attention"].startswith("| attention | ✅ seen | flashinfer |")
-    assert (
-        rows["graphs"]
-        == "| graphs | ⚠️ not seen |  | on |  | add a profile of the server (`lab run --trace FILE`, `lab judge LOG FILE`) |"
-    )
+    assert rows["graphs"] == f"| graphs | ⚠️ not seen |  | on |  | {UNSEEN_CURE} |"
 
 
 def test_kernels_without_times_have_no_column_of_times():
