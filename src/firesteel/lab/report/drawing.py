@@ -107,8 +107,8 @@ def place_labels(points: Sequence[tuple[float, float]], labels: Sequence[str]) -
     for (x, y), label in zip(points, labels, strict=True):
         width = CHARACTER * len(label)
         for left, bottom in (
-            (x - width / 2, y - 9),
             (x + 8, y + 4),
+            (x - width / 2, y - 9),
             (x - width / 2, y + 18),
             (x - width - 8, y + 4),
         ):
