@@ -76,8 +76,10 @@ def test_difference_from_an_earlier_trace_or_profile_is_shown(run, two_traces, t
 def test_window_of_a_trace(run, two_traces):
     told = json.loads(run("profile", str(two_traces[0]), "--from", "2.5", "--to", "5.5", "--json").stdout)
     assert {row["name"]: row["calls"] for row in told["kernels"]} == {
-        "fused_moe_kernel": 1, "nvjet_gemm": 1, "argmax": 1,
-    }  # fmt: skip
+        "fused_moe_kernel": 1,
+        "nvjet_gemm": 1,
+        "argmax": 1,
+    }
 
 
 @pytest.mark.parametrize(
