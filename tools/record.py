@@ -34,7 +34,7 @@ COMMANDS = {
     ),
     "h200-loop": (
         f"{STEP} --engine --batch 1 --context 512 --steps 2000 --kernel-cache-dir {COLD}/cuda",
-        f"{STEP} --engine --batch 1,8,16,32,64 --context 512 --steps 400 --temperature 1"
+        f"{STEP} --engine --batch 1,8,16,32,64,128,256 --context 512 --steps 400 --temperature 1"
         f" --kernel-cache-dir {COLD}/cuda",
     ),
     "h200-prefill": ("bench prefill --synthetic gpt-oss-120b --tokens 20,100,500,2048,8192,20000",),
