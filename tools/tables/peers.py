@@ -15,7 +15,6 @@ from tables.steps import DECODE, LOOP, PREFILL
 from tables.vllm import VLLM
 
 PEERS = RECORDS / "peers"
-FASTER_PREFILL = RECORDS / "h200-prefill-wgmma"
 MODEL = "gpt-oss-120b"
 OURS, PLUGIN = "firesteel", "vLLM 0.26.0 + firesteel"
 STOCK, SGLANG, LLAMACPP = "vLLM 0.26.0", "SGLang 0.5.17", "llama.cpp (a)"
@@ -42,7 +41,7 @@ class Speed:
 def read_speeds() -> dict[tuple[str, int], dict[str, float]]:
     """Returns the figures by requests or tokens, then by engine; of several days, an engine's best one."""
     best: dict[tuple[str, int], dict[str, float]] = {}
-    for speed in [*_read_ours(), *_read_plugin(), *_read_peers()]:
+    for speed in [*_read_ours(), *_read_vllm(VLLM), *_read_peers()]:
         row = best.setdefault(speed.place, {})
         choose = max if speed.requests else min
         row[speed.engine] = choose(speed.value, row.get(speed.engine, speed.value))
@@ -56,9 +55,8 @@ def _read_ours() -> Iterator[Speed]:
     for record in read(LOOP, "engine-decode-*.json"):
         if record.parameters["batch"] > 1:
             yield Speed(OURS, record.parameters["tok_s"], requests=record.parameters["batch"])
-    for folder in (PREFILL, FASTER_PREFILL):
-        for record in read(folder, "engine-prefill-*.json"):
-            yield Speed(OURS, record.parameters["ms"], tokens=record.parameters["tokens"])
+    for record in read(PREFILL, "engine-prefill-*.json"):
+        yield Speed(OURS, record.parameters["ms"], tokens=record.parameters["tokens"])
 
 
 def _is_as_shipped(record: Record) -> bool:
@@ -66,9 +64,9 @@ def _is_as_shipped(record: Record) -> bool:
     return is_plain and record.parameters["model"].startswith(MODEL)
 
 
-def _read_plugin() -> Iterator[Speed]:
-    """Reads one run with and without the plugin."""
-    for record in read(VLLM, "vllm*.json"):
+def _read_vllm(folder: Path) -> Iterator[Speed]:
+    """Reads records of `tools/vllm_bench.py`, with and without the plugin."""
+    for record in read(folder, "vllm*.json"):
         facts = record.parameters
         engine = STOCK if facts["engine"] == "vllm" else PLUGIN
         if "batch" in facts:
@@ -82,6 +80,7 @@ def _read_peers() -> Iterator[Speed]:
         for path in sorted(PEERS.glob(pattern)):
             for line in path.read_text(encoding="utf-8").splitlines():
                 yield from _read_line(engine, json.loads(line))
+    yield from _read_vllm(PEERS)
     for row in json.loads((PEERS / "llama-bench-120b--2026-11-15.json").read_text(encoding="utf-8")):
         if row["n_gen"] and row["n_depth"] == CONTEXT:
             yield Speed(LLAMACPP, row["avg_ts"], requests=1)
@@ -141,4 +140,4 @@ def starts_table() -> str:
 
 def find_folders() -> list[Path]:
     """Returns the folders of records behind the comparison."""
-    return [DECODE, LOOP, PREFILL, FASTER_PREFILL, VLLM, PEERS]
+    return [DECODE, LOOP, PREFILL, VLLM, PEERS]
