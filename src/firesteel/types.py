@@ -235,6 +235,25 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Taps:
+    """Copies of a step's residuals between layers, which drafters of speculative decoding read.
+
+    Boundary n is the residual that layer n reads, before its norm; the number of layers is the residual after the
+    last one, before the final norm.
+    """
+
+    boundaries: tuple[int, ...]
+    rows: Tensor  # [T, len(boundaries) * H], written by the step
+
+    def keep(self, boundary: int, residual: Tensor) -> None:
+        """Copies the residual [T, H] if `boundary` is one of ours."""
+        width = residual.shape[-1]
+        for place, ours in enumerate(self.boundaries):
+            if ours == boundary:
+                self.rows[: len(residual), place * width : (place + 1) * width].copy_(residual)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KvScales:
     """Divisors of keys and values when they are stored, one number per layer each."""
 

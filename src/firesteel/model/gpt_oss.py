@@ -28,7 +28,7 @@ from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.kernels.tiles.tuned import Tuned
 from firesteel.model.spec import ModelSpec
 from firesteel.model.weights import LayerWeights, Weights
-from firesteel.types import Batch, KvCache, KvScales, KvView
+from firesteel.types import Batch, KvCache, KvScales, KvView, Taps
 
 
 class Activations(NamedTuple):
@@ -91,12 +91,15 @@ class GptOss:
         other.activation = activation
         return other
 
-    def forward(self, batch: Batch, cache: KvCache, num_layers: int | None = None) -> Tensor:
+    def forward(
+        self, batch: Batch, cache: KvCache, num_layers: int | None = None, taps: Taps | None = None
+    ) -> Tensor:
         """Returns [L, H] after the final norm, for the rows whose logits are wanted; writes keys and values of all.
 
-        With `num_layers`, only the first `num_layers` layers are computed.
+        With `num_layers`, only the first `num_layers` layers are computed. `taps` are written for all rows; one
+        after the last layer has that layer computed for all rows.
         """
-        residual, update = self._compute_layers(batch, cache, num_layers)
+        residual, update = self._compute_layers(batch, cache, num_layers, taps)
         if not residual.shape[0]:
             return residual
         x, _ = self.norm(residual, update, self.weights.norm)
@@ -129,36 +132,49 @@ class GptOss:
         _, residual = self.norm(residual, update, self.weights.norm)
         return residual
 
-    def _compute_layers(self, batch: Batch, cache: KvCache, num_layers: int | None) -> tuple[Tensor, Tensor | None]:
+    def _compute_layers(
+        self, batch: Batch, cache: KvCache, num_layers: int | None, taps: Taps | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Returns the residual [L, H] and what the last layer adds to it; without rows that is nothing."""
         last = len(self.weights.layers[:num_layers]) - 1
         rows = self.find_rows(batch)
+        if taps is not None and last + 1 in taps.boundaries:
+            residual, mixed = self._begin_last_layer(batch, cache, last, taps)
+            residual = self._add_update(*self._end_layer(residual, mixed, last, batch.num_tokens))
+            taps.keep(last + 1, residual)
+            return residual if rows is None else residual[rows], None
         if rows is not None and not len(rows):
-            x, residual = self._begin_layers(batch, cache, last)
+            x, residual = self._begin_layers(batch, cache, last, taps)
             self.write_kv(x, last, batch, cache)
             return residual[rows], None
-        residual, mixed = self._begin_last_layer(batch, cache, last)
+        residual, mixed = self._begin_last_layer(batch, cache, last, taps)
         if rows is None:
             return self._end_layer(residual, mixed, last, batch.num_tokens)
         return self._end_layer(residual[rows], mixed[rows], last, None)
 
-    def _begin_layers(self, batch: Batch, cache: KvCache, last: int) -> tuple[Activations, Tensor]:
+    def _begin_layers(
+        self, batch: Batch, cache: KvCache, last: int, taps: Taps | None = None
+    ) -> tuple[Activations, Tensor]:
         """Computes the layers before `last` and its input norm; returns the activations and the residual [T, H]."""
         residual = self.weights.embedding[batch.token_ids].to(self.dtype)
         update: Tensor | None = None
         for number, layer in enumerate(self.weights.layers[: last + 1]):
             x, residual = self.norm(residual, update, layer.input_norm, self.reads_fed(layer.qkv))
+            if taps is not None:
+                taps.keep(number, residual)
             if number < last:
                 mixed = self.attend(self.write_kv(x, number, batch, cache), number, batch, cache)
                 residual, update = self._end_layer(residual, mixed, number, batch.num_tokens)
         return x, residual
 
-    def _begin_last_layer(self, batch: Batch, cache: KvCache, last: int) -> tuple[Tensor, Tensor]:
+    def _begin_last_layer(
+        self, batch: Batch, cache: KvCache, last: int, taps: Taps | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Computes up to the attention of layer `last`; returns the residual [T, H] and the mixed values [T, QD].
 
         Attention runs for all rows: lengths for fewer rows would need more kernels to be compiled.
         """
-        x, residual = self._begin_layers(batch, cache, last)
+        x, residual = self._begin_layers(batch, cache, last, taps)
         return residual, self.attend(self.write_kv(x, last, batch, cache), last, batch, cache)
 
     def _end_layer(

@@ -1,0 +1,1 @@
+"""Networks that draft tokens for speculative decoding."""
