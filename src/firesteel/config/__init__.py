@@ -23,6 +23,7 @@ from firesteel.config.sections import (
     KernelConfig,
     ModelConfig,
     ProcessConfig,
+    SpeculateConfig,
 )
 from firesteel.config.server_section import ServerConfig
 from firesteel.config.settings import (
@@ -54,6 +55,7 @@ __all__ = [
     "ServerConfig",
     "Setting",
     "Settings",
+    "SpeculateConfig",
     "all_settings",
     "child_environment",
     "find_allowed_plugins",

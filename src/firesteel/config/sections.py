@@ -19,6 +19,8 @@ from firesteel.config.declare import setting
 from firesteel.config.presets import AUTO, PRESETS
 from firesteel.config.server_section import ServerConfig
 
+DRAFT_KINDS = ("off", "ngram", "eagle3", "dflash", "auto")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
@@ -205,6 +207,38 @@ class CacheConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculateConfig:
+    speculate: str = setting(
+        "off",
+        "drafts of tokens that one step verifies: off, ngram (copies of earlier text), eagle3 or dflash (a draft "
+        "model), auto (that of --draft-model, else ngram)",
+        env="FIRESTEEL_SPECULATE",
+        is_common=True,
+        check=one_of(*DRAFT_KINDS),
+    )
+    draft_model: str = setting(
+        "",
+        "checkpoint folder of the draft model, or its name in the local Hugging Face cache; empty: the built-in one "
+        "for kindling",
+        env="FIRESTEEL_DRAFT_MODEL",
+        is_common=True,
+    )
+    num_speculative_tokens: int = setting(
+        0,
+        "maximum number of tokens drafted per request and step; 0: 7 for ngram, 3 for eagle3, the draft model's own "
+        "for dflash",
+        env="FIRESTEEL_NUM_SPECULATIVE_TOKENS",
+        check=between(0, 15),
+    )
+    adapt_speculation: bool = setting(
+        True,
+        "number of drafted tokens chosen per step by measured cost and acceptance, down to none; off: always "
+        "num_speculative_tokens",
+        env="FIRESTEEL_ADAPT_SPECULATION",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessConfig:
     engine_restarts: int = setting(
         3,
@@ -228,5 +262,6 @@ class Config:
     kernels: KernelConfig = KernelConfig()
     batch: BatchConfig = BatchConfig()
     cache: CacheConfig = CacheConfig()
+    speculate: SpeculateConfig = SpeculateConfig()
     process: ProcessConfig = ProcessConfig()
     server: ServerConfig = field(default_factory=ServerConfig)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from firesteel.types import Plan, RequestStatistics
 
@@ -44,6 +44,14 @@ class Statistics:
     prompt_tokens_beside_decoding: int = 0  # now: limit per step beside a decoding request; 0 = no limit
     late_compilations: int = 0  # kernels compiled or loaded while requests were served
     late_captures: int = 0  # steps made while requests were served
+    drafts: int = 0  # times that drafts of a request were verified
+    draft_tokens: int = 0  # drafted and verified, as in the next
+    accepted_tokens: int = 0
+    accepted_at: list[int] = field(default_factory=list)  # drafts accepted at least up to each position
+    draft_s: float = 0.0  # spent on drafting
+    draft_saved_s: float = (
+        0.0  # estimate: time that the same tokens would have taken without drafts, less what they took
+    )
     steps: int = 0
     step_tokens: int = 0
     step_requests: int = 0
@@ -85,5 +93,5 @@ class Statistics:
         for name in ("prompt_tokens", "cached_tokens", "output_tokens", "queue_s", "first_token_s", "token_s"):
             setattr(self, name, getattr(self, name) + getattr(request, name))
 
-    def as_dict(self) -> dict[str, int | float]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+    def as_dict(self) -> dict[str, int | float | list[int]]:
+        return {declared.name: getattr(self, declared.name) for declared in fields(self)}
