@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from firesteel.model.drafters.drafter import DraftContext, DrafterError
+from firesteel.model.drafters.drafter import DraftContext
+from firesteel.model.drafters.errors import DrafterError
 from firesteel.model.drafters.eagle3 import load_eagle3
 from firesteel.types import Batch, KvView
 from tests.model.drafters.eagle3_oracle import Oracle

@@ -15,12 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from firesteel.errors import UserError
 from firesteel.types import Batch
-
-
-class DrafterError(UserError):
-    """Raised for a drafter that is damaged, of an unknown kind, or made for another target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

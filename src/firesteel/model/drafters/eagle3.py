@@ -23,9 +23,10 @@ from firesteel.kernels.ops.attention_operands import AttentionOperands
 from firesteel.kernels.ops.linear import LinearOperands
 from firesteel.kernels.ops.rms_norm import RmsNormOperands
 from firesteel.kernels.ops.rope_kv_write import RopeKvWriteOperands
-from firesteel.model.drafters.drafter import DraftContext, DrafterError
+from firesteel.model.drafters.drafter import DraftContext
 from firesteel.model.drafters.eagle3_spec import Eagle3Spec, read_eagle3_spec
 from firesteel.model.drafters.eagle3_weights import Eagle3Weights, load_eagle3_weights
+from firesteel.model.drafters.errors import DrafterError
 from firesteel.model.gpt_oss import GptOss
 
 MOST_TOKENS = 7  # one less than the rows of a request that a decoding step verifies

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firesteel.model.drafters.drafter import DrafterError
 from firesteel.model.drafters.eagle3_rope import LlamaRope, read_llama_rope
 from firesteel.model.drafters.eagle3_states import IDS, PublishedHead, find_published
+from firesteel.model.drafters.errors import DrafterError
 from firesteel.model.fields import Fields, SpecError
 from firesteel.untrusted.json_file import read_object, shorten
 

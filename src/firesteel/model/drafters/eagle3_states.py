@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firesteel.model.drafters.drafter import DrafterError
+from firesteel.model.drafters.errors import DrafterError
 from firesteel.untrusted.json_file import shorten
 
 IDS = "eagle_aux_hidden_state_layer_ids"

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from firesteel.device import DeviceSpec
-from firesteel.model.drafters.drafter import DrafterError
 from firesteel.model.drafters.eagle3_spec import Eagle3Spec
 from firesteel.model.drafters.eagle3_states import TargetStates, find_states
+from firesteel.model.drafters.errors import DrafterError
 from firesteel.model.drafters.head_tensors import CURE, HeadTensors
 from firesteel.model.spec import ModelSpec
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from firesteel.device import DeviceSpec
-from firesteel.model.drafters.drafter import DrafterError
+from firesteel.model.drafters.errors import DrafterError
 from firesteel.model.reader import Stretch, read_all
 from firesteel.model.shards import CheckpointError, StoredTensor, find_tensors
 from firesteel.model.weights import check_memory
