@@ -218,15 +218,15 @@ class SpeculateConfig:
     )
     draft_model: str = setting(
         "",
-        "checkpoint folder of the draft model, or its name in the local Hugging Face cache; empty: the built-in one "
-        "for kindling",
+        "checkpoint folder of the draft model, or its name in the local Hugging Face cache; empty: that of kindling, "
+        "which is built in",
         env="FIRESTEEL_DRAFT_MODEL",
         is_common=True,
     )
     num_speculative_tokens: int = setting(
         0,
-        "maximum number of tokens drafted per request and step; 0: 7 for ngram, 3 for eagle3, the draft model's own "
-        "for dflash",
+        "maximum number of tokens drafted per request and step; 0: 7 for ngram, 3 for eagle3, that of the draft "
+        "model for dflash",
         env="FIRESTEEL_NUM_SPECULATIVE_TOKENS",
         check=between(0, 15),
     )

@@ -174,6 +174,8 @@ class Engine:
     def step(self, observer: StepObserver = UNOBSERVED) -> list[StepOutput]:
         """Returns the outputs of the oldest step in flight, after launching steps ahead of it."""
         self.device.use()
+        if self.speculator is not None:
+            self.speculator.policy.start()
         self._last_end = self._last_end if self._last_end is not None else self.clock()
         outputs = self._step(observer)
         self._last_end = self.clock() if self.has_work else None

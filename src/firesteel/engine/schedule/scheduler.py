@@ -261,24 +261,25 @@ class Scheduler:
 
     def _finish_step(self, job: Job, span: Span, result: SpanResult, now: float) -> list[StepOutput]:
         """Returns an output per drawn token, up to one that ends the request."""
-        outputs = [self._finish_token(job, span, result, now)]
+        samples = span.samples  # before its list of tokens grows
+        outputs = [self._finish_token(job, result, samples, now)]
         for accepted, following in enumerate(result.following, 1):
             if outputs[-1].finish_reason is not None:
                 return outputs
             self._advance(job, span, span.end + accepted)
-            outputs.append(self._finish_token(job, span, following, now))
+            outputs.append(self._finish_token(job, following, samples, now))
         if span.draft_ids and job.is_running:
             self.tables.shrink(job.table, len(job.token_ids))
         return outputs
 
-    def _finish_token(self, job: Job, span: Span, result: SpanResult, now: float) -> StepOutput:
+    def _finish_token(self, job: Job, result: SpanResult, samples: bool, now: float) -> StepOutput:
         reason, new = None, []
         if result.error is not None:
             reason = "refused" if result.is_refused else "error"
-        elif span.samples and result.token_id is not None:
+        elif samples and result.token_id is not None:
             new = [result.token_id]
             reason = job.append(result.token_id, now)
-        elif job.request.score and span.end == job.request.num_prompt:
+        elif job.request.score and job.num_computed == job.request.num_prompt:
             reason = "length"
         if reason == "error":
             self.tables.forget(job.table)
