@@ -142,7 +142,7 @@ class Engine:
         if drafter is not None:
             drafter.attach(num_pages + 1, size, device.torch_device)
         if self.speculator is not None:
-            self.scheduler.find_drafts = self.speculator.find_drafts
+            self.scheduler.draft_with(self.speculator.find_drafts, stores.decoding.most_requests)
         self._last_end: float | None = None  # of the step before, if requests have been served since
 
     @property
