@@ -1,26 +1,11 @@
 """Drafted tokens change no token: every request gives what it gives without drafts."""
 
-import random
-
 import pytest
-import torch
 
-from firesteel.config import BatchConfig, CacheConfig, SpeculateConfig
-from firesteel.device import GIB
-from firesteel.engine.cache.kv_cache import page_bytes
-from firesteel.engine.engine import Engine
 from firesteel.measure.speculate.scripted import ScriptedSpeculator
 from firesteel.types import Request, SamplingParams
+from tests.engine.drafted_requests import NEW, PROMPTS, always, make, make_requests, run, tokens
 
-RNG = random.Random(7)
-WORDS = [[RNG.randrange(256) for _ in range(5)] for _ in range(3)]
-PROMPTS = [
-    [token for word in (0, 1, 2, 0, 1, 2, 0) for token in WORDS[word]],
-    [RNG.randrange(256) for _ in range(33)],
-    [3, 1, 4] * 9,
-    [RNG.randrange(256)],
-]
-NEW = 24
 PARAMS = {
     "greedy": {},
     "sampled": {"temperature": 0.7, "seed": 5},
@@ -31,47 +16,6 @@ PARAMS = {
     "least": {"min_tokens": 12, "stop_token_ids": tuple(range(0, 256, 3))},
     "prompt logprobs": {"prompt_logprobs": 2},
 }
-
-
-def make(llm, *, pages=None, speculate=None, drafter=None, **batch):
-    config = BatchConfig(**{"page_size": 4, "max_num_seqs": 8, **batch})
-    bytes_per_page = page_bytes(llm.spec, config.page_size, torch.float32)
-    cache = CacheConfig(kv_cache_gib=pages * bytes_per_page / GIB if pages else 0.0)
-    return Engine(
-        llm.model,
-        llm.device,
-        config,
-        cache,
-        max_context=llm.max_context,
-        speculate=speculate,
-        drafter=drafter,
-    )
-
-
-def always(kind="ngram", **settings):
-    return SpeculateConfig(speculate=kind, adapt_speculation=False, **settings)
-
-
-def make_requests(params, max_tokens=NEW):
-    return [
-        Request(
-            request_id=str(number),
-            token_ids=prompt,
-            params=SamplingParams(max_tokens=max_tokens, **params),
-            stops=frozenset(params.get("stop_token_ids", ())),
-        )
-        for number, prompt in enumerate(PROMPTS)
-    ]
-
-
-def run(engine, requests):
-    outputs = {request.request_id: [] for request in requests}
-    for request in requests:
-        engine.submit(request)
-    while engine.has_work:
-        for output in engine.step():
-            outputs[output.request_id].append(output)
-    return outputs
 
 
 def script(engine, texts, *, chance=0.7, most=5):
@@ -96,10 +40,6 @@ def read(outputs):
         ]
         for name, own in outputs.items()
     }
-
-
-def tokens(outputs):
-    return {name: [token for output in own for token in output.token_ids] for name, own in outputs.items()}
 
 
 @pytest.fixture(scope="module")

@@ -218,8 +218,8 @@ class SpeculateConfig:
     )
     draft_model: str = setting(
         "",
-        "checkpoint folder of the draft model, or its name in the local Hugging Face cache; empty: that of kindling, "
-        "which is built in",
+        "checkpoint folder of the draft model, or its name in the local Hugging Face cache; empty: that of "
+        "kindling, which is built in",
         env="FIRESTEEL_DRAFT_MODEL",
         is_common=True,
     )

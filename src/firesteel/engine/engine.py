@@ -116,7 +116,7 @@ class Engine:
         self.sampler = Sampler(spec.vocab_size, device.torch_device, model.kernels.draw)
         self.idle_page = num_pages  # owned by no request
         speculate = speculate or SpeculateConfig()
-        most, is_drafting = config.max_num_seqs, speculate.speculate != "off"
+        most_rows = config.max_num_seqs if speculate.speculate == "off" else max(config.max_num_seqs, MOST_FUSED)
         stores = StepStores.new(
             model,
             self.runner,
@@ -126,9 +126,9 @@ class Engine:
             fused=fused,
             idle_page=num_pages,
             max_context=max_context,
-            most_rows=max(most, MOST_FUSED) if is_drafting else most,
+            most_rows=most_rows,
             eager_prompts=eager_prompt_steps,
-            taps=None if drafter is None else new_taps(drafter, model, device, config.max_num_batched_tokens),
+            taps=None if drafter is None else new_taps(drafter, model, device, config, most_rows),
         )
         self.prompts = stores.prompts
         self.loop = DecodeLoop(stores.decoding, self.sampler)
