@@ -106,7 +106,7 @@ def test_wrong_key_or_value_is_refused_by_name(given, words):
 
 @pytest.mark.parametrize("text", ["{method: ngram}", "", '"ngram"', "[1]", "[" * 100_000])
 def test_bad_json_is_refused_with_an_example(text):
-    with pytest.raises(UserError, match="is not JSON|must be a JSON object") as caught:
+    with pytest.raises(UserError, match=r"is not JSON|must be a JSON object") as caught:
         translate_speculation(text, {})
     assert EXAMPLE in str(caught.value) and len(str(caught.value)) < 600
 

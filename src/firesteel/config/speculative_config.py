@@ -1,7 +1,7 @@
 """vLLM's `--speculative-config`: JSON that says what drafts tokens, as settings of ours.
 
-Keys that change nothing here are accepted with a line that says what is done instead; keys that would change what is
-drafted or verified, and unknown ones, are errors.
+Keys that change nothing here are accepted with a line that says what is done instead; keys that would change what
+is drafted or verified, and unknown ones, are errors.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class UnreadKey:
 
 
 ONE_GPU = "firesteel runs on one GPU"
-LONGEST_MATCH = "of n-gram drafts the longest match of the text's end counts, at any length"
+LOOKED_UP = "drafts are what followed the latest earlier occurrence of the last 3 tokens"
 UNREAD_KEYS = {
     "draft_tensor_parallel_size": UnreadKey(accepted=(1,), meaning=ONE_GPU, refusal=ONE_GPU),
     "tensor_parallel_size": UnreadKey(accepted=(1,), meaning=ONE_GPU, refusal=ONE_GPU),
     "use_local_argmax_reduction": UnreadKey(accepted=(True, False), meaning=ONE_GPU, refusal=SWITCH),
-    "prompt_lookup_max": UnreadKey(is_count=True, meaning=LONGEST_MATCH, refusal=f"must be {ANY_COUNT}"),
-    "prompt_lookup_min": UnreadKey(is_count=True, meaning=LONGEST_MATCH, refusal=f"must be {ANY_COUNT}"),
+    "prompt_lookup_max": UnreadKey(is_count=True, meaning=LOOKED_UP, refusal=f"must be {ANY_COUNT}"),
+    "prompt_lookup_min": UnreadKey(is_count=True, meaning=LOOKED_UP, refusal=f"must be {ANY_COUNT}"),
     "parallel_drafting": UnreadKey(
         accepted=(False,),
         refusal="dflash always drafts in one pass, eagle3 token by token: leave it out",
@@ -78,7 +78,7 @@ UNREAD_KEYS = {
     "draft_sample_method": UnreadKey(
         accepted=("greedy",),
         meaning="drafts are the draft model's most likely tokens",
-        refusal="drafts are the draft model's most likely tokens: leave it out, the distribution of answers is the same",
+        refusal="drafts are the draft model's most likely tokens: leave it out, answers have the same distribution",
     ),
     "enforce_eager": UnreadKey(
         accepted=(False,), refusal="draft and model use CUDA graphs alike: --enforce-eager turns off both"
@@ -106,7 +106,7 @@ def is_count(value: Any) -> bool:
 def translate_speculation(text: str, settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Returns the settings that the JSON stands for, and a line per key that changes nothing.
 
-    `settings` are those given by our own flags, which win: one that names another kind of drafts replaces all of it.
+    `settings` are those given by our own flags, which win: another kind of drafts among them replaces all of it.
     """
     given = parse_object(text)
     check_keys(given)
