@@ -1,0 +1,1 @@
+"""Measures what verifying drafted tokens costs, and computes what drafts gain."""
