@@ -9,7 +9,7 @@ import torch
 from firesteel import LLM, UserError
 from firesteel.config import BatchConfig, KernelConfig, all_settings, resolve
 from firesteel.device import find_device
-from firesteel.engine.engine import RUN_AHEAD_STEPS, find_ahead
+from firesteel.engine.limits import RUN_AHEAD_STEPS, find_ahead
 from firesteel.kernels.cuda import cache as cuda_cache
 from firesteel.kernels.op.op import anywhere
 from firesteel.kernels.operands.weights import Mxfp4Weight

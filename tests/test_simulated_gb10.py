@@ -19,7 +19,7 @@ from firesteel.engine.cache.kv_cache import (
     page_bytes,
     working_bytes,
 )
-from firesteel.engine.engine import find_budget, find_most_requests
+from firesteel.engine.limits import find_budget, find_most_requests
 from firesteel.engine.step.step_store import FusedOps, StepStore
 from firesteel.kernels.registry import DECODE_OPS, NETWORK_OPS
 from firesteel.kernels.stream.plan import machine_of

@@ -93,6 +93,12 @@ class TokenMask(Protocol):
     def is_ready(self, token_ids: Sequence[int]) -> bool:
         """Returns whether `allowed` can answer at once. A step does not wait for a mask that is not ready."""
 
+    def count_allowed(self, token_ids: Sequence[int], draft_ids: Sequence[int]) -> int:
+        """Returns how many first `draft_ids` the grammar allows after `token_ids`, 0 if that takes too long."""
+
+    def allowed_along(self, token_ids: Sequence[int], draft_ids: Sequence[int]) -> list[Tensor | None]:
+        """Returns `allowed` after `token_ids` and after each of `draft_ids`, which the grammar allows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -145,6 +151,11 @@ class Span:
     full_pages: Sequence[int]  # page of each S tokens, from the first token on
     window_pages: Sequence[int]  # entries before the window are stale
     num_logits: int  # number of last tokens of the span whose logits are wanted
+    draft_ids: Sequence[int] = ()  # tokens computed after those, of which the next draws may equal the first ones
+
+    @property
+    def num_tokens(self) -> int:
+        return self.end - self.start + len(self.draft_ids)
 
     @property
     def samples(self) -> bool:
@@ -160,7 +171,11 @@ class Plan:
 
     @property
     def num_tokens(self) -> int:
-        return sum(span.end - span.start for span in self.spans)
+        return sum(span.num_tokens for span in self.spans)
+
+    @property
+    def has_drafts(self) -> bool:
+        return any(span.draft_ids for span in self.spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +197,7 @@ class SpanResult:
     logits: Tensor | None = None  # of a request to score
     error: str | None = None
     is_refused: bool = False  # the request itself leaves no token to draw; else the logits are invalid
+    following: Sequence[SpanResult] = ()  # drawn after the drafted tokens that were accepted, one per such token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +215,7 @@ class RequestStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
-    """The output of one step for one request."""
+    """The output of one step for one request; a step that accepted drafted tokens has an output per token."""
 
     request_id: str
     token_ids: list[int]  # new ones

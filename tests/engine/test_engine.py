@@ -8,9 +8,9 @@ import torch
 
 from firesteel import LLM
 from firesteel.config import BatchConfig, CacheConfig
-from firesteel.device import GIB, find_device
+from firesteel.device import GIB
 from firesteel.engine.cache.kv_cache import page_bytes
-from firesteel.engine.engine import Engine, find_budget, find_most_requests
+from firesteel.engine.engine import Engine
 from firesteel.errors import RequestError, UserError
 from firesteel.types import Request, SamplingParams
 
@@ -372,36 +372,6 @@ def test_gpu_engine_batches_preempts_and_caches(kv_dtype):
         same = sum(made[name] == alone[name] for name in alone)
         assert same >= 5 and all(len(new) == 24 for new in made.values())
     assert engine.statistics().cached_tokens > 0
-
-
-@pytest.mark.parametrize(
-    ("capability", "gib", "asked", "budget"),
-    [((9, 0), 139, 0, 8192), ((12, 1), 24, 0, 2048), (None, 500, 0, 2048), ((9, 0), 139, 7, 7)],
-    ids=str,
-)
-def test_step_of_a_large_gpu_takes_more_tokens_unless_configured(capability, gib, asked, budget):
-    device = replace(find_device("cpu"), capability=capability, memory_bytes=gib * GIB)
-    assert find_budget(BatchConfig(max_num_batched_tokens=asked), device) == budget
-
-
-@pytest.mark.parametrize(
-    ("capability", "gib", "is_unified", "asked", "most"),
-    [
-        ((9, 0), 139, False, 0, 256),
-        ((9, 0), 100, False, 0, 256),
-        ((9, 0), 79, False, 0, 128),
-        ((8, 0), 40, False, 0, 128),
-        ((8, 0), 39, False, 0, 64),
-        ((12, 1), 119, True, 0, 128),
-        (None, 500, False, 0, 64),
-        ((9, 0), 139, False, 7, 7),
-        (None, 8, False, 300, 300),
-    ],
-    ids=str,
-)
-def test_more_requests_run_together_with_more_memory_unless_configured(capability, gib, is_unified, asked, most):
-    facts = {"capability": capability, "memory_bytes": gib * GIB, "is_unified": is_unified}
-    assert find_most_requests(BatchConfig(max_num_seqs=asked), replace(find_device("cpu"), **facts)) == most
 
 
 def test_engine_resolves_the_most_requests_that_run_together(llm):

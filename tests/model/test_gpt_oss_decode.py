@@ -9,7 +9,7 @@ import torch
 from firesteel.device import find_device
 from firesteel.engine.cache.kv_cache import new_cache
 from firesteel.kernels import Kernels
-from firesteel.kernels.decode.attention import DecodeAttentionOperands
+from firesteel.kernels.decode.attention_operands import DecodeAttentionOperands
 from firesteel.kernels.decode.fc1 import DecodeFc1Operands
 from firesteel.kernels.decode.fc2 import DecodeFc2Operands
 from firesteel.kernels.decode.lm_head import DecodeLmHeadOperands, cuda_decode_lm_head, find_best

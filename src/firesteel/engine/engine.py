@@ -11,12 +11,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import torch
 from torch import Tensor
 
-from firesteel.config import BatchConfig, CacheConfig, KernelConfig
-from firesteel.device import GIB, DeviceSpec
+from firesteel.config import BatchConfig, CacheConfig, KernelConfig, SpeculateConfig
+from firesteel.device import DeviceSpec
 from firesteel.engine.cache.kv_cache import (
     count_pages,
     count_prompt_logits,
@@ -27,29 +28,30 @@ from firesteel.engine.cache.kv_cache import (
 )
 from firesteel.engine.cache.page_pool import PagePool
 from firesteel.engine.cache.page_tables import PageTables
+from firesteel.engine.limits import find_ahead, find_budget, find_most_requests
 from firesteel.engine.memory_guard import MemoryGuard
 from firesteel.engine.sample.sampler import Sampler
-from firesteel.engine.sample.spans import PendingSpans, make_row
+from firesteel.engine.sample.spans import PendingSpans, join_drafts, make_rows
 from firesteel.engine.schedule.scheduler import Scheduler
 from firesteel.engine.schedule.step_cost import StepCostModel
+from firesteel.engine.speculate.build import build_speculator, new_taps
 from firesteel.engine.statistics import Statistics
 from firesteel.engine.step.batch import build_batch, lay_out
 from firesteel.engine.step.decode_loop import UNOBSERVED, DecodeLoop, StepObserver, StepsInFlight, keep_rows
-from firesteel.engine.step.prompt_store import PromptStore, ReadyPrompt
+from firesteel.engine.step.prompt_store import ReadyPrompt
 from firesteel.engine.step.runner import Runner
-from firesteel.engine.step.step_store import FusedOps, StepStore
+from firesteel.engine.step.step_store import FusedOps
+from firesteel.engine.step.stores import StepStores
 from firesteel.model.decode import MOST_REQUESTS as MOST_FUSED
+from firesteel.model.decode import DecodeStep
+from firesteel.model.drafters.drafter import Drafter
 from firesteel.model.gpt_oss import GptOss
-from firesteel.model.graphs import StepMemory
+from firesteel.model.network_step import NetworkStep
+from firesteel.model.prompt_step import PromptStep
 from firesteel.types import Plan, Request, RequestStatistics, SpanResult, StepOutput
 
-MANY_TOKENS, FEW_TOKENS = 8192, 2048  # default tokens per step
-REQUESTS_BY_BYTES = ((100 * GIB, 256), (40 * GIB, 128))  # (least GPU memory, most requests at a time)
-FEW_REQUESTS = 64
-LARGE_GPU_BYTES = 40 * GIB
 _log = logging.getLogger(__name__)
 MASK_POLL_S = 0.0005
-RUN_AHEAD_STEPS = 3  # launched before the tokens of the step ahead of them are read
 MANY_AHEAD_STEPS = 1  # with many requests: a step takes the GPU longer than the host, and who joins waits for each
 
 
@@ -67,6 +69,8 @@ class Engine:
         reserve_gib: float = 0.0,
         kernels: KernelConfig | None = None,
         fused: FusedOps | None = None,
+        speculate: SpeculateConfig | None = None,
+        drafter: Drafter | None = None,
         run_ahead_steps: int | None = None,
         eager_prompt_steps: bool = False,
     ) -> None:
@@ -74,7 +78,8 @@ class Engine:
 
         `fused` ops compute decoding steps of few requests. `run_ahead_steps` follows the settings unless given.
         With `eager_prompt_steps`, prompts run in padded steps even if those are not captured. On unified memory,
-        requests that would leave the host less than `reserve_gib` are refused.
+        requests that would leave the host less than `reserve_gib` are refused. `speculate` says whether to draft,
+        by `drafter` if that is a network.
         """
         config = replace(
             config,
@@ -82,7 +87,16 @@ class Engine:
             max_num_seqs=find_most_requests(config, device),
         )
         spec, size, dtype = model.spec, config.page_size, find_dtype(cache.kv_dtype, device)
-        num_pages = count_pages(spec, device, config, cache, max_context=max_context, reserve_gib=reserve_gib)
+        drafter_bytes = 0 if drafter is None else drafter.page_bytes(size)
+        num_pages = count_pages(
+            spec,
+            device,
+            config,
+            cache,
+            max_context=max_context,
+            reserve_gib=reserve_gib,
+            drafter_bytes=drafter_bytes,
+        )
         self.config = config
         self.device = device
         self.pool = PagePool(num_pages)
@@ -101,27 +115,35 @@ class Engine:
         self.runner = Runner(prompt_model, new_cache(spec, num_pages + 1, size, device, dtype))
         self.sampler = Sampler(spec.vocab_size, device.torch_device, model.kernels.draw)
         self.idle_page = num_pages  # owned by no request
-        sizes = {"most_requests": config.max_num_seqs, "max_context": max_context}
-        memory = StepMemory(device, most_requests=config.max_num_seqs, vocab_size=spec.vocab_size)
-        store = StepStore(
-            model, self.runner.cache, device, kernels, fused=fused, idle_page=num_pages, memory=memory, **sizes
-        )
-        self.prompts = PromptStore(
-            prompt_model,
-            self.runner.cache,
+        speculate = speculate or SpeculateConfig()
+        most, is_drafting = config.max_num_seqs, speculate.speculate != "off"
+        stores = StepStores.new(
+            model,
+            self.runner,
             device,
             kernels,
-            memory,
-            most_tokens=config.max_num_batched_tokens,
-            eager=eager_prompt_steps,
-            **sizes,
+            config,
+            fused=fused,
+            idle_page=num_pages,
+            max_context=max_context,
+            most_rows=max(most, MOST_FUSED) if is_drafting else most,
+            eager_prompts=eager_prompt_steps,
+            taps=None if drafter is None else new_taps(drafter, model, device, config.max_num_batched_tokens),
         )
-        self.loop = DecodeLoop(store, self.sampler)
+        self.prompts = stores.prompts
+        self.loop = DecodeLoop(stores.decoding, self.sampler)
         self.clock: Callable[[], float] = time.perf_counter
         self.run_ahead_steps = find_ahead(config, device) if run_ahead_steps is None else run_ahead_steps
         self.in_flight = StepsInFlight()
         self.guard = MemoryGuard(spec, device, config, reserve_gib) if device.is_unified else None
-        self.totals = Statistics(pages=num_pages, cache_bytes=num_pages * page_bytes(spec, size, dtype))
+        bytes_per_page = page_bytes(spec, size, dtype) + drafter_bytes
+        self.totals = Statistics(pages=num_pages, cache_bytes=num_pages * bytes_per_page)
+        self.speculator = build_speculator(speculate, drafter, self.scheduler, stores.decoding, self.totals)
+        if drafter is not None:
+            drafter.attach(num_pages + 1, size, device.torch_device)
+        if self.speculator is not None:
+            self.scheduler.find_drafts = self.speculator.find_drafts
+        self._last_end: float | None = None  # of the step before, if requests have been served since
 
     @property
     def has_work(self) -> bool:
@@ -140,6 +162,8 @@ class Engine:
         `finished` counts it as finished rather than cancelled: the reader found the end, for example a stop string.
         """
         statistics = self.scheduler.cancel(request_id)
+        if self.speculator is not None:
+            self.speculator.drop(request_id)
         if statistics is not None and finished:
             self.totals.count_finished(statistics)
         elif statistics is not None:
@@ -150,6 +174,12 @@ class Engine:
     def step(self, observer: StepObserver = UNOBSERVED) -> list[StepOutput]:
         """Returns the outputs of the oldest step in flight, after launching steps ahead of it."""
         self.device.use()
+        self._last_end = self._last_end if self._last_end is not None else self.clock()
+        outputs = self._step(observer)
+        self._last_end = self.clock() if self.has_work else None
+        return outputs
+
+    def _step(self, observer: StepObserver) -> list[StepOutput]:
         self._launch_ahead(observer)
         self.in_flight.drop_unwanted(self.scheduler.is_wanted)
         if not self.in_flight.launched:
@@ -172,28 +202,30 @@ class Engine:
         """
         ready = self.prompts.find(plan)
         start = self.clock()
-        logits = self._run(plan) if ready is None else self._replay(plan, ready)
+        logits, features = self._run(plan) if ready is None else self._replay(plan, ready)
         pending = PendingSpans.begin(self.sampler, plan, logits)
-        if pending.token_ids is not None and all(span.samples for span in plan.spans):
+        if pending.token_ids is not None and all(span.samples for span in plan.spans) and not self._waits(plan):
             self._decode_after(plan, pending.token_ids, observer)
         with self.totals.timed("wait"):
             results = pending.read()
         self.cost.add(plan.num_tokens, 1e3 * (self.clock() - start))
-        return self._commit(plan, results)
+        return self._commit(plan, results, features)
 
-    def _run(self, plan: Plan) -> Tensor:
-        """Launches a plan op by op."""
+    def _run(self, plan: Plan) -> tuple[Tensor, Tensor | None]:
+        """Launches a plan op by op; returns logits, and the residuals kept for a draft network."""
         with self.totals.timed("build"):
             batch = build_batch(plan, self.config.page_size, self.device.torch_device)
         with self.totals.timed("run"):
-            return self.runner.run(batch)
+            taps = self.prompts.memory.find_taps(plan.num_tokens)
+            return self.runner.run(batch, taps), None if taps is None else taps.rows
 
-    def _replay(self, plan: Plan, ready: ReadyPrompt) -> Tensor:
-        """Launches a plan in a step whose inputs stay on the device."""
+    def _replay(self, plan: Plan, ready: ReadyPrompt) -> tuple[Tensor, Tensor | None]:
+        """Launches a plan in a step whose inputs stay on the device; returns the same."""
         with self.totals.timed("build"):
             ready.step.load(lay_out(plan, self.config.page_size))
         with self.totals.timed("run"):
-            return ready.launch()[: sum(span.num_logits for span in plan.spans)]
+            logits = ready.launch()[: sum(span.num_logits for span in plan.spans)]
+            return logits, _find_features(ready.step, plan)
 
     def _begin(self, plan: Plan, observer: StepObserver) -> None:
         """Launches a decoding plan, whose following steps need no input from the host."""
@@ -219,11 +251,14 @@ class Engine:
 
     def _launch(self, plan: Plan, observer: StepObserver) -> None:
         with self.totals.timed("run"):
-            self.in_flight.add(plan, self.loop.launch(plan, map(make_row, plan.spans), observer))
+            rows = chain.from_iterable(map(make_rows, plan.spans))
+            self.in_flight.add(plan, self.loop.launch(plan, rows, observer))
 
     def _launch_ahead(self, observer: StepObserver) -> None:
         """Launches further steps as long as their inputs are on the device."""
         in_flight = self.in_flight
+        if in_flight.last is not None and self._waits(in_flight.last):
+            in_flight.close()
         while (last := in_flight.last) is not None and len(in_flight.launched) <= self._depth(last):
             with self.totals.timed("schedule"):
                 plan = self.scheduler.plan_ahead(last)
@@ -241,15 +276,28 @@ class Engine:
             return 0
         return min(self.run_ahead_steps, MANY_AHEAD_STEPS) if len(plan.spans) > MOST_FUSED else self.run_ahead_steps
 
+    def _waits(self, plan: Plan) -> bool:
+        """Returns whether the step after `plan` may verify drafts, or its tokens are drafted from."""
+        return self.speculator is not None and self.speculator.waits(plan)
+
     def _land(self) -> list[StepOutput]:
         plan, pending = self.in_flight.launched.popleft()
         with self.totals.timed("wait"):
-            results = pending.read()
-        return self._commit(plan, results)
+            drawn = iter(pending.read())
+            results = [join_drafts(span, drawn) for span in plan.spans]
+        outputs = self._commit(plan, results, _find_features(self.loop.current.step, plan))
+        if self.speculator is not None:
+            assert self._last_end is not None
+            self.speculator.count(plan, results, 1e3 * (self.clock() - self._last_end))
+        return outputs
 
-    def _commit(self, plan: Plan, results: Sequence[SpanResult]) -> list[StepOutput]:
+    def _commit(self, plan: Plan, results: Sequence[SpanResult], features: Tensor | None) -> list[StepOutput]:
         with self.totals.timed("schedule"):
             outputs = self.scheduler.commit(plan, results)
+        if self.speculator is not None:
+            remaining = iter(results)
+            of_spans = [next(remaining) if span.num_logits else None for span in plan.spans]
+            self.speculator.follow(plan, of_spans, features)
         self._count(plan, outputs)
         return outputs
 
@@ -289,22 +337,10 @@ class Engine:
         for output in outputs:
             if output.statistics is not None:
                 self.totals.count_finished(output.statistics)
+                if self.speculator is not None:
+                    self.speculator.drop(output.request_id)
 
 
-def find_budget(config: BatchConfig, device: DeviceSpec) -> int:
-    """Returns the most tokens per step. With few tokens, reading the experts takes most of the time."""
-    is_large = device.is_cuda and device.memory_bytes >= LARGE_GPU_BYTES
-    return config.max_num_batched_tokens or (MANY_TOKENS if is_large else FEW_TOKENS)
-
-
-def find_most_requests(config: BatchConfig, device: DeviceSpec) -> int:
-    """Returns the most requests decoded together; half of unified memory is left to the host."""
-    if config.max_num_seqs:
-        return config.max_num_seqs
-    memory = device.memory_bytes // 2 if device.is_unified else device.memory_bytes
-    return next((most for least, most in REQUESTS_BY_BYTES if device.is_cuda and memory >= least), FEW_REQUESTS)
-
-
-def find_ahead(config: BatchConfig, device: DeviceSpec) -> int:
-    """Returns the number of steps to launch ahead: 0 on a CPU, which computes as it launches."""
-    return RUN_AHEAD_STEPS if config.run_ahead and device.is_cuda else 0
+def _find_features(step: DecodeStep | NetworkStep | PromptStep, plan: Plan) -> Tensor | None:
+    """Returns the residuals that a step kept of the rows of `plan`, if it keeps any."""
+    return None if step.taps is None else step.taps.rows[: plan.num_tokens]

@@ -29,6 +29,7 @@ from firesteel.kernels.registry import list_replacements, parse_pins
 from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.kernels.tiles.tuned import Tuned, load_tuned, use_options
 from firesteel.model.decode_ops import DecodeOps, split_choices
+from firesteel.model.drafters.load import load_drafter
 from firesteel.model.fill import LoadReport
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.precision import held_layers
@@ -233,6 +234,9 @@ def assemble(
         tuned=settled.tuned,
         kv_scales=settled.scales,
     )
+    drafter = None
+    if config.speculate.draft_model:
+        drafter = load_drafter(Path(config.speculate.draft_model), config.speculate.speculate, model, device)
     engine = Engine(
         model,
         device,
@@ -242,6 +246,8 @@ def assemble(
         reserve_gib=find_reserve(device, config.model),
         kernels=config.kernels,
         fused=settled.fused,
+        speculate=config.speculate,
+        drafter=drafter,
     )
     if config.batch.prepare:
         prepare(engine, preparing)

@@ -1,9 +1,12 @@
-"""One decoding step of up to eight requests, from embedding to the next token, over fused ops.
+"""One decoding step of up to eight rows, from embedding to the next token, over fused ops.
 
 The step reads and writes the same tensors every time, so that it can be captured: sampling, the last op, writes the
 inputs of the next step. Nothing here waits for the device or looks at a value.
 
-Shape letters: T requests with one token each, V vocabulary, N pages that a request can hold, S page size.
+A row is a token with its own page table. Rows of one request, to verify drafted tokens, have equal tables and
+consecutive positions; each sees the tokens of those before it. After such a step the caller loads the next one.
+
+Shape letters: T rows, H hidden, V vocabulary, N pages that a request can hold, S page size.
 """
 
 from __future__ import annotations
@@ -14,12 +17,12 @@ import torch
 from torch import Tensor
 
 from firesteel.kernels.stream.plan import ROUNDED
-from firesteel.model.decode_operands import DecodeInputs, LayerOperands, StepOperands, load_view
+from firesteel.model.decode_operands import DecodeInputs, LayerOperands, StepOperands, count_stored, load_view
 from firesteel.model.decode_ops import DecodeError, DecodeOps
 from firesteel.model.gpt_oss import GptOss, Ranks
 from firesteel.model.network_step import add_pages
 from firesteel.model.step_result import StepResult
-from firesteel.types import Batch, KvCache
+from firesteel.types import Batch, KvCache, Taps
 
 MOST_REQUESTS = 8
 
@@ -40,10 +43,11 @@ class DecodeStep:
         num_pages: int,
         dependent: bool = True,
         inputs: DecodeInputs | None = None,
+        taps: Taps | None = None,
     ) -> None:
         """`num_pages` is the width of page tables; `dependent` launches each kernel before the last has ended.
 
-        Without `inputs`, the step allocates its own.
+        Without `inputs`, the step allocates its own. Each run writes `taps`, which have at least as many rows.
         """
         _check(model, num_requests)
         self.model = model
@@ -52,6 +56,7 @@ class DecodeStep:
         self.num_requests, self.num_pages = num_requests, num_pages
         self.inputs = DecodeInputs.new(model, num_requests, num_pages) if inputs is None else inputs
         self.partial_sums = _new_partial_sums(model, self.inputs.r)
+        self.taps = taps
         self.dependent = dependent
 
     @property
@@ -61,7 +66,8 @@ class DecodeStep:
     @dependent.setter
     def dependent(self, value: bool) -> None:
         self._dependent = value
-        self._operands = StepOperands.build(self.model, self.cache, self.inputs, value)
+        boundaries = () if self.taps is None else self.taps.boundaries
+        self._operands = StepOperands.build(self.model, self.cache, self.inputs, value, boundaries)
 
     @property
     def page_size(self) -> int:
@@ -82,6 +88,7 @@ class DecodeStep:
         inputs.r.copy_(self.model.weights.embedding[batch.token_ids])
         load_view(inputs.full, batch.full)
         load_view(inputs.window, batch.window)
+        inputs.num_stored.copy_(count_stored(inputs.positions, inputs.full, self.page_size))
 
     @torch.inference_mode()
     def run(self) -> Tensor:
@@ -102,9 +109,11 @@ class DecodeStep:
         """Computes all layers from the embeddings in `inputs.r`; returns the residual [T, H] for the final norm."""
         if self.model.ranks is not None:
             return self._run_rank(self.model.ranks)
-        for layer in self._operands.layers:
+        for number, layer in enumerate(self._operands.layers):
+            self._keep(number, self.inputs.r)
             self._attend(layer)
             self._mix(layer)
+        self._keep(len(self._operands.layers), self.inputs.r)
         return self.inputs.r
 
     @torch.inference_mode()
@@ -121,8 +130,9 @@ class DecodeStep:
     def rest(self, page: int) -> None:
         """Sets inputs with which steps write into `page` only."""
         inputs = self.inputs
-        for numbers, value in ((inputs.token_ids, 0), (inputs.positions, 0), (inputs.kv_lens, 1), (inputs.r, 0)):
-            numbers.fill_(value)
+        for tensor in (inputs.token_ids, inputs.positions, inputs.num_stored, inputs.r):
+            tensor.zero_()
+        inputs.kv_lens.fill_(1)
         for view in (inputs.full, inputs.window):
             view.page_table.fill_(page)
             view.slots.fill_(page * self.page_size)
@@ -147,6 +157,10 @@ class DecodeStep:
         add_pages(self.inputs.full, rows, columns, full, self.page_size)
         add_pages(self.inputs.window, rows, columns, window, self.page_size)
 
+    def _keep(self, boundary: int, residual: Tensor) -> None:
+        if self.taps is not None:
+            self.taps.keep(boundary, residual)
+
     def _attend(self, layer: LayerOperands) -> None:
         q, *_ = self.ops.qkv(layer.qkv)
         mixed = self.ops.attention(layer.attention(q=q))
@@ -170,6 +184,7 @@ class DecodeStep:
         if sums is not None:
             sums.zero_()
         for number, layer in enumerate(self._operands.layers):
+            self._keep(number, r)
             q, *_ = ops.qkv(replace(layer.qkv, r=r))
             mixed = ops.attention(layer.attention(q=q))
             r = ranks.add(ops.o(layer.o(mixed=mixed, r=r if sums is None else sums[number, 0])))
@@ -177,6 +192,7 @@ class DecodeStep:
             inner = ops.fc1(layer.fc1(logits=logits, r=r))
             added_to = r if sums is None else sums[number, 1]
             r = ranks.add(ops.fc2(layer.fc2(inner=inner, logits=logits, r=added_to)))
+        self._keep(len(self._operands.layers), r)
         return r
 
 

@@ -2,12 +2,12 @@
 
 A call adds only what the op ahead of it computed.
 
-Shape letters: T requests with one token each, H hidden, N pages that a request can hold.
+Shape letters: T rows with one token each, H hidden, N pages that a request can hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firesteel.kernels.decode.attention import DecodeAttentionOperands
+from firesteel.kernels.decode.attention_operands import DecodeAttentionOperands
 from firesteel.kernels.decode.experts import DecodeExpertsOperands, fits
 from firesteel.kernels.decode.fc1 import DecodeFc1Operands
 from firesteel.kernels.decode.fc2 import DecodeFc2Operands
@@ -38,6 +38,7 @@ class DecodeInputs:
     result: StepResult  # the tokens, and the logits that they had
     positions: Tensor  # [T] int64
     kv_lens: Tensor  # [T] int64, the new token included
+    num_stored: Tensor  # [T] int64: those of its tokens that no row of the step writes
     full: KvView  # tables [T, N], with the pages of tokens to come
     window: KvView
     r: Tensor  # [T, H] residual stream: embeddings of the tokens
@@ -57,6 +58,7 @@ class DecodeInputs:
             result=StepResult.new(num_requests, device),
             positions=integers(num_requests),
             kv_lens=integers(num_requests),
+            num_stored=integers(num_requests),
             full=view(),
             window=view(),
             r=torch.zeros(num_requests, model.spec.hidden_size, dtype=model.dtype, device=device),
@@ -68,7 +70,7 @@ class DecodeInputs:
         return self.result.token_ids
 
     def tensors(self) -> Iterator[Tensor]:
-        yield from (self.token_ids, self.positions, self.kv_lens, self.r)
+        yield from (self.token_ids, self.positions, self.kv_lens, self.num_stored, self.r)
         for view in (self.full, self.window):
             yield from (view.page_table, view.slots)
 
@@ -90,6 +92,16 @@ def load_view(ours: KvView, given: KvView) -> None:
     ours.page_table.zero_()
     ours.page_table[:, :width].copy_(given.page_table)
     ours.slots.copy_(given.slots)
+
+
+def count_stored(positions: Tensor, full: KvView, page_size: int) -> Tensor:
+    """Returns the tokens [T] int64 that each row reads and no row of the step writes.
+
+    Rows of one request see each other's tokens: the slot that one writes is the slot of that position in the page
+    table of the other. The first position so written ends what was stored before.
+    """
+    read = full.page_table[:, positions // page_size] * page_size + positions % page_size  # [T, T]
+    return torch.where(read == full.slots, positions, positions[:, None]).amin(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,19 +132,29 @@ class StepOperands:
     sample: partial[DecodeSampleOperands]  # best
 
     @classmethod
-    def build(cls, model: GptOss, cache: KvCache, inputs: DecodeInputs, dependent: bool) -> StepOperands:
+    def build(
+        cls,
+        model: GptOss,
+        cache: KvCache,
+        inputs: DecodeInputs,
+        dependent: bool,
+        boundaries: Collection[int] = (),
+    ) -> StepOperands:
         """Builds the operands; with `dependent` each kernel but the first is launched before the last has ended.
 
-        A kernel that follows a sum over ranks is launched after it, because what adds is not a decode kernel.
+        A kernel that follows a sum over ranks, or the copy of the residual at one of `boundaries`, is launched
+        after it, because what adds or copies is not a decode kernel.
         """
-        weights = model.weights
+        weights, num_layers = model.weights, model.spec.num_layers
+        # What runs before the step is not a decode kernel either.
+        follows_other = frozenset(range(num_layers + 1) if model.ranks is not None else (0, *boundaries))
         lm_head = DecodeLmHeadOperands(
             r=inputs.r,
             norm=weights.norm,
             eps=model.spec.rms_eps,
             weight=weights.lm_head,
             activation=find_rounding(model, weights.lm_head),
-            dependent=dependent and model.ranks is None,
+            dependent=dependent and num_layers not in follows_other,
         )
         sample = partial(
             DecodeSampleOperands,
@@ -140,6 +162,7 @@ class StepOperands:
             token_ids=inputs.token_ids,
             positions=inputs.positions,
             kv_lens=inputs.kv_lens,
+            num_stored=inputs.num_stored,
             full_slots=inputs.full.slots,
             window_slots=inputs.window.slots,
             full_table=inputs.full.page_table,
@@ -149,13 +172,17 @@ class StepOperands:
             largest=inputs.result.best,
             dependent=dependent,
         )
-        layers = (_build_layer(model, cache, inputs, dependent, number) for number in range(model.spec.num_layers))
+        layers = (
+            _build_layer(model, cache, inputs, number, dependent, is_behind=number in follows_other)
+            for number in range(num_layers)
+        )
         return cls(layers=tuple(layers), lm_head=lm_head, sample=sample)
 
 
 def _build_layer(
-    model: GptOss, cache: KvCache, inputs: DecodeInputs, dependent: bool, number: int
+    model: GptOss, cache: KvCache, inputs: DecodeInputs, number: int, dependent: bool, *, is_behind: bool
 ) -> LayerOperands:
+    """Builds the operands of a layer; `is_behind` something that is not a decode kernel, and waits for all of it."""
     spec, layer, window = model.spec, model.weights.layers[number], model.spec.windows[number]
     view = inputs.full if window is None else inputs.window
     pages: dict[str, Any] = {"k_pages": cache.keys[number], "v_pages": cache.values[number]}
@@ -177,14 +204,14 @@ def _build_layer(
             slots=view.slots,
             activation=find_rounding(model, layer.qkv),
             clipped=cache.saturated,
-            # What ran before the step is not a decode kernel: the first kernel waits for all of it.
-            dependent=dependent and number > 0 and not follows_sum,
+            dependent=dependent and not is_behind,
             **pages,
         ),
         attention=partial(
             DecodeAttentionOperands,
             page_table=view.page_table,
             kv_lens=inputs.kv_lens,
+            num_stored=inputs.num_stored,
             sinks=layer.sinks if model.sinks else None,
             window=window,
             scale=spec.head_dim**-0.5,

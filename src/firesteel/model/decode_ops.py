@@ -10,7 +10,7 @@ from torch import Tensor
 
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
-from firesteel.kernels.decode.attention import DecodeAttentionOperands
+from firesteel.kernels.decode.attention_operands import DecodeAttentionOperands
 from firesteel.kernels.decode.experts import DecodeExpertsOperands
 from firesteel.kernels.decode.fc1 import DecodeFc1Operands
 from firesteel.kernels.decode.fc2 import DecodeFc2Operands

@@ -21,6 +21,8 @@ LARGEST: dict[str, float] = {
     "num_experts_per_tok": 1 << 12,
     "experts_per_token": 1 << 12,
     "vocab_size": 1 << 22,
+    "draft_vocab_size": 1 << 22,
+    "target_hidden_size": 1 << 16,
     "sliding_window": 1 << 24,
     "max_position_embeddings": 1 << 24,
     "original_max_position_embeddings": 1 << 24,
@@ -30,6 +32,8 @@ LARGEST: dict[str, float] = {
     "factor": 1e6,
     "beta_fast": 1e6,
     "beta_slow": 1e6,
+    "low_freq_factor": 1e6,
+    "high_freq_factor": 1e6,
 }
 
 

@@ -97,7 +97,7 @@ class GptOss:
         """Returns [L, H] after the final norm, for the rows whose logits are wanted; writes keys and values of all.
 
         With `num_layers`, only the first `num_layers` layers are computed. `taps` are written for all rows; one
-        after the last layer has that layer computed for all rows.
+        after the last layer has that layer computed for all rows, and is then written after the last one computed.
         """
         residual, update = self._compute_layers(batch, cache, num_layers, taps)
         if not residual.shape[0]:
@@ -138,10 +138,10 @@ class GptOss:
         """Returns the residual [L, H] and what the last layer adds to it; without rows that is nothing."""
         last = len(self.weights.layers[:num_layers]) - 1
         rows = self.find_rows(batch)
-        if taps is not None and last + 1 in taps.boundaries:
+        if taps is not None and (end := len(self.weights.layers)) in taps.boundaries:
             residual, mixed = self._begin_last_layer(batch, cache, last, taps)
             residual = self._add_update(*self._end_layer(residual, mixed, last, batch.num_tokens))
-            taps.keep(last + 1, residual)
+            taps.keep(end, residual)
             return residual if rows is None else residual[rows], None
         if rows is not None and not len(rows):
             x, residual = self._begin_layers(batch, cache, last, taps)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
 from firesteel.kernels.ledger import Entry, Launch, Ledger, Ran
+from firesteel.types import Taps
 
 WARMUPS = 2
 
@@ -112,8 +113,10 @@ class StepGraph:
 class StepMemory:
     """Memory that the steps of one engine share, as only one of them runs at a time; allocated at first use."""
 
-    def __init__(self, device: DeviceSpec, *, most_requests: int, vocab_size: int) -> None:
-        self.device = device
+    def __init__(
+        self, device: DeviceSpec, *, most_requests: int, vocab_size: int, taps: Taps | None = None
+    ) -> None:
+        self.device, self.taps = device, taps
         self._shape = (most_requests, vocab_size)
         self._logits: Tensor | None = None
         self._pool: Any = None
@@ -124,6 +127,10 @@ class StepMemory:
         if self._logits is None:
             self._logits = torch.empty(self._shape, dtype=torch.float32, device=self.device.torch_device)
         return self._logits
+
+    def find_taps(self, num_tokens: int) -> Taps | None:
+        """Returns the first rows of the taps that all steps write, None if they write none."""
+        return None if self.taps is None else replace(self.taps, rows=self.taps.rows[:num_tokens])
 
     @property
     def pool(self) -> Any:

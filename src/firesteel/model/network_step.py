@@ -1,10 +1,10 @@
 """One decoding step of any number of requests through the network, over tensors that stay in place.
 
-It does the work of `DecodeStep` where the fused ops do not apply: more requests, activations rounded to MXFP4,
-other shapes. Rows without a request compute a token in the idle page, which no request owns, use no expert and do
-not advance.
+It does the work of `DecodeStep` where the fused ops do not apply: more rows, activations rounded to MXFP4, other
+shapes. As there, rows may belong to one request. Rows without a request compute a token in the idle page, which no
+request owns, use no expert and do not advance.
 
-Shape letters: T requests with one token each, V vocabulary, N pages that a request can hold, S page size.
+Shape letters: T rows with one token each, V vocabulary, N pages that a request can hold, S page size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from firesteel.errors import UserError
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.step_result import StepResult
-from firesteel.types import Batch, KvCache, KvView
+from firesteel.types import Batch, KvCache, KvView, Taps
 
 ALIGNED = 16  # requests: every tensor begins at a multiple of 128 bytes, so kernels are compiled for one alignment
 
@@ -27,12 +27,24 @@ class NetworkStep:
     """A decoding step: `load` a batch, then `run` while its pages have room; `result` has the last tokens."""
 
     def __init__(
-        self, model: GptOss, cache: KvCache, *, num_requests: int, num_pages: int, idle_page: int, logits: Tensor
+        self,
+        model: GptOss,
+        cache: KvCache,
+        *,
+        num_requests: int,
+        num_pages: int,
+        idle_page: int,
+        logits: Tensor,
+        taps: Taps | None = None,
     ) -> None:
-        """Allocates inputs with page tables of `num_pages`; each run writes `logits` [T or more, V] fp32."""
+        """Allocates inputs with page tables of `num_pages`.
+
+        Each run writes `logits` [T or more, V] fp32, and `taps`, which have at least as many rows.
+        """
         self.model = model
         self.cache = cache
         self.idle_page = idle_page
+        self.taps = taps
         self.num_requests, self.num_pages = num_requests, num_pages
         self.result = StepResult.new(num_requests, model.weights.embedding.device)
         self.state = _State.new(num_requests, num_pages, self.result.both.device)
@@ -79,18 +91,12 @@ class NetworkStep:
     @torch.inference_mode()
     def run(self) -> Tensor:
         """Returns fp32 logits [T, V], from which the next tokens were taken, and advances the inputs to them."""
-        logits = self.model.logits(self.model.forward(self.batch, self.cache), self.logits)
-        torch.max(logits, dim=-1, out=(self.result.best, self.result.token_ids))
-        self._advance()
-        return logits
+        return self._run()
 
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Launches every kernel that `run` launches, but computes only the first layers of each kind."""
-        model = self.model
-        logits = model.logits(model.forward(self.batch, self.cache, model.num_layers_of_each_kind), self.logits)
-        torch.max(logits, dim=-1, out=(self.result.best, self.result.token_ids))
-        self._advance()
+        self._run(self.model.num_layers_of_each_kind)
 
     @torch.inference_mode()
     def feed(self, token_ids: Tensor) -> None:
@@ -111,6 +117,13 @@ class NetworkStep:
         """Restores the inputs that `copy` returned."""
         for tensor, old in zip(self._inputs(), copied, strict=True):
             tensor.copy_(old)
+
+    def _run(self, num_layers: int | None = None) -> Tensor:
+        hidden = self.model.forward(self.batch, self.cache, num_layers, self.taps)
+        logits = self.model.logits(hidden, self.logits)
+        torch.max(logits, dim=-1, out=(self.result.best, self.result.token_ids))
+        self._advance()
+        return logits
 
     def _inputs(self) -> Iterator[Tensor]:
         batch = self.batch

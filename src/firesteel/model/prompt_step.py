@@ -18,7 +18,7 @@ from firesteel.model.gpt_oss import GptOss
 from firesteel.model.host_batch import HostBatch, Ints
 from firesteel.model.network_step import ALIGNED
 from firesteel.model.prompt_sizes import PromptSize
-from firesteel.types import Batch, KvCache, KvView
+from firesteel.types import Batch, KvCache, KvView, Taps
 
 NOT_STORED = -1  # slot of a padding row
 
@@ -26,11 +26,24 @@ NOT_STORED = -1  # slot of a padding row
 class PromptStep:
     """A padded prompt step: `load` the numbers of a batch, then `run`."""
 
-    def __init__(self, model: GptOss, cache: KvCache, size: PromptSize, *, num_pages: int, logits: Tensor) -> None:
-        """Allocates inputs with page tables of `num_pages`; each run writes `logits` [R or more, V] fp32."""
+    def __init__(
+        self,
+        model: GptOss,
+        cache: KvCache,
+        size: PromptSize,
+        *,
+        num_pages: int,
+        logits: Tensor,
+        taps: Taps | None = None,
+    ) -> None:
+        """Allocates inputs with page tables of `num_pages`.
+
+        Each run writes `logits` [R or more, V] fp32, and `taps` [T or more, ..], in which padding rows mean nothing.
+        """
         self.model = model
         self.cache = cache
         self.size = size
+        self.taps = taps
         self.logits = logits[: size.requests]
         device = model.weights.embedding.device
         self._places = _lay_out(size)
@@ -67,13 +80,16 @@ class PromptStep:
 
         The next run overwrites them.
         """
-        return self.model.logits(self.model.forward(self.batch, self.cache), self.logits)
+        return self._run()
 
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Launches every kernel that `run` launches, but computes only the first layers of each kind."""
-        model = self.model
-        model.logits(model.forward(self.batch, self.cache, model.num_layers_of_each_kind), self.logits)
+        self._run(self.model.num_layers_of_each_kind)
+
+    def _run(self, num_layers: int | None = None) -> Tensor:
+        hidden = self.model.forward(self.batch, self.cache, num_layers, self.taps)
+        return self.model.logits(hidden, self.logits)
 
     def _pad(self, batch: HostBatch) -> Ints:
         """Returns all numbers in one array, laid out as on the device."""

@@ -23,6 +23,7 @@ DTYPES = {
     "F8_E4M3": torch.float8_e4m3fn,
     "I32": torch.int32,
     "I64": torch.int64,
+    "BOOL": torch.bool,
 }
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

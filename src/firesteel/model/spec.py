@@ -192,7 +192,7 @@ def parse_spec(content: Mapping[str, Any]) -> ModelSpec:
         num_active=_active(fields),
         vocab_size=fields.integer("vocab_size"),
         windows=_windows(fields, num_layers),
-        rope=_rope(content),
+        rope=read_rope(content),
         max_context=fields.integer("max_position_embeddings"),
         rms_eps=fields.number("rms_norm_eps"),
         swiglu_limit=fields.number("swiglu_limit"),
@@ -256,8 +256,8 @@ def _windows(fields: Fields, num_layers: int) -> tuple[int | None, ...]:
     return tuple(fields.integer("sliding_window") if kind == SLIDING else None for kind in kinds)
 
 
-def _rope(content: Mapping[str, Any]) -> RopeSpec:
-    """Reads `rope_parameters` (newer files) or `rope_theta` with `rope_scaling` (the published ones)."""
+def read_rope(content: Mapping[str, Any]) -> RopeSpec:
+    """Returns what `rope_parameters` (newer files) or `rope_theta` with `rope_scaling` (the published ones) say."""
     named = "rope_parameters" if "rope_parameters" in content else "rope_scaling"
     scaling = {} if content.get(named) is None else content[named]
     if not isinstance(scaling, Mapping):

@@ -85,6 +85,7 @@ class FusedDecoding:
                 result=StepResult.new(count, batch.token_ids.device),
                 positions=batch.positions,
                 kv_lens=batch.kv_lens,
+                num_stored=batch.positions,  # each row is a request of its own
                 full=batch.full,
                 window=batch.window,
                 r=self._residual[:count],

@@ -7,7 +7,7 @@ import pytest
 
 from firesteel.config import BatchConfig
 from firesteel.device import GIB, find_device
-from firesteel.engine.engine import find_budget
+from firesteel.engine.limits import find_budget
 from firesteel.measure.record import Record
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from firesteel.kernels.decode.attention import DecodeAttentionOperands, _sample_pages, decode_attention
+from firesteel.kernels.decode.attention import decode_attention
+from firesteel.kernels.decode.attention_operands import DecodeAttentionOperands, Held, draw_pages
 from firesteel.kernels.decode.attention_plan import Sharing, share_tokens
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import assert_close
@@ -14,27 +15,29 @@ from firesteel.kernels.proof.verify import check
 from firesteel.kernels.stream.plan import Machine
 from firesteel.kernels.stream.shapes import Draw
 
+EARLY_LAUNCHES = 2  # in one of them the prior grid ends as late as possible
 LARGE, SMALL = Machine(64, 232_448), Machine(48, 101_376)
 
 
 def make_operands(lens, *, window=None, page_size=16, heads=8, kv_heads=1, has_sinks=True, is_fp8=False):
-    """Builds operands with NaN in unwritten slots and invalid page numbers before the window."""
+    """Builds operands with NaN in unwritten slots and invalid page numbers before the window.
+
+    A request is given as the tokens that it holds, or with its number of rows as (tokens, rows).
+    """
     draw = Draw(torch.device("cpu"))
-    keys, values, page_table, kv_lens = _sample_pages(tuple(lens), page_size, window, kv_heads, draw)
-    q, sinks = draw.normal(len(lens), heads, 64), draw.normal(heads, scale=3)
+    requests = tuple(Held(*given) if isinstance(given, tuple) else Held(given) for given in lens)
+    pages = draw_pages(requests, page_size, window, kv_heads, draw)
+    q, sinks = draw.normal(len(pages["kv_lens"]), heads, 64), draw.normal(heads, scale=3)
     operands = DecodeAttentionOperands(
         q=q,
-        k_pages=keys,
-        v_pages=values,
-        page_table=page_table,
-        kv_lens=kv_lens,
+        **pages,
         sinks=sinks if has_sinks else None,
         window=window,
         scale=0.125,
     )
     if not is_fp8:
         return operands
-    keys, values = (pages.float().mul(16).to(torch.float8_e4m3fn) for pages in (keys, values))
+    keys, values = (pages.float().mul(16).to(torch.float8_e4m3fn) for pages in (operands.k_pages, operands.v_pages))
     return replace(operands, k_pages=keys, v_pages=values, key_scale=0.0625, value_scale=3.0)
 
 
@@ -84,19 +87,53 @@ def test_warp_with_more_fp8_tiles_than_lanes(hold_emulated):
     hold_emulated(decode_attention, LARGE, make_operands((4700, 4097), window=5000, is_fp8=True))
 
 
-@pytest.mark.parametrize("is_fp8", [False, True], ids=["bf16", "fp8"])
-@pytest.mark.parametrize("window", [None, 100])
-def test_all_tiles_but_the_newest_are_read_before_the_inputs_are_ready(window, is_fp8, use_machine, emulator):
-    use_machine(LARGE)
-    operands = replace(make_operands((17, 300, 1), window=window, is_fp8=is_fp8), dependent=True)
+# one row per request, and several: all in one tile, in two tiles, in two pages, all that the request holds
+SEVERAL = [(17, 300, 1), ((15, 3), (18, 3), 40), ((34, 4), (3, 3)), ((300, 8),), ((129, 2), (1040, 2), (17, 2))]
+
+
+@pytest.fixture
+def attend_early(use_machine, emulator):
+    """attend_early(operands) starts the kernel while q and the tokens of this step hold NaN.
+
+    Given `num_stored`, the kernel is told that instead.
+    """
+
+    def attend(operands, num_stored=None):
+        use_machine(LARGE)
+        late, page_size = {}, operands.k_pages.shape[2]
+        for row, (stored, held) in enumerate(
+            zip(operands.num_stored.tolist(), operands.kv_lens.tolist(), strict=True)
+        ):
+            for token in range(stored, held):
+                page, offset = operands.page_table[row, token // page_size], token % page_size
+                late[int(page), offset] = [pages[page, 0, offset] for pages in (operands.k_pages, operands.v_pages)]
+        with emulator.coming_late(operands.q, *(tensor for pair in late.values() for tensor in pair)):
+            stored = operands.num_stored if num_stored is None else num_stored
+            told = replace(operands, dependent=True, num_stored=stored)
+            return decode_attention.implementations["cuda"].function(told)
+
+    return attend
+
+
+PAGES = [(None, 16, False), (None, 32, True), (1, 16, True), (100, 32, False)]
+
+
+@pytest.mark.parametrize(("window", "page_size", "is_fp8"), PAGES, ids=str)
+@pytest.mark.parametrize("lens", SEVERAL, ids=str)
+def test_tokens_of_this_step_are_read_when_they_are_ready(lens, window, page_size, is_fp8, attend_early):
+    operands = make_operands(lens, page_size=page_size, window=window, is_fp8=is_fp8)
     expected = decode_attention.reference(operands.clone())
-    late = [operands.q]
-    for request, held in enumerate(operands.kv_lens.tolist()):
-        page = operands.page_table[request, (held - 1) // 16]
-        late += [operands.k_pages[page], operands.v_pages[page]]
-    with emulator.coming_late(*late):
-        actual = decode_attention.implementations["cuda"].function(operands)
-    assert_close(actual=actual, expected=expected, tolerance=decode_attention.tolerance)
+    for _ in range(EARLY_LAUNCHES):
+        actual = attend_early(operands)
+        assert_close(actual=actual, expected=expected, tolerance=decode_attention.tolerance)
+
+
+@pytest.mark.parametrize("lens", [((34, 4),), ((18, 3), 5), ((129, 2),)], ids=str)
+def test_early_reads_of_all_tiles_but_the_newest_of_each_row_are_found(lens, attend_early):
+    """The last row's newest tile is not that of the first: the tile before it was read while it held NaN."""
+    operands = make_operands(lens)
+    actual = [attend_early(operands, num_stored=operands.kv_lens - 1) for _ in range(EARLY_LAUNCHES)]
+    assert any(mixed[lens[0][1] - 1].isnan().any() for mixed in actual)
 
 
 @pytest.mark.parametrize("is_fp8", [False, True], ids=["bf16", "fp8"])

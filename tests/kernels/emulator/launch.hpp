@@ -68,13 +68,15 @@ inline void run_all(std::vector<Cta> &ctas) {
 }
 }  // namespace machine
 
-// Returns what went wrong, or an empty string. `late` inputs become valid only when the prior grid has ended.
+// Returns what went wrong, or an empty string. `late` inputs become valid only when the prior grid has ended, which is
+// as late as possible if the seed is odd.
 extern "C" const char *launch(const unsigned *grid, unsigned threads, unsigned cluster, const uint64_t *slots,
                               unsigned seed, double seconds, const machine::LateInput *late, unsigned num_late) {
     using namespace machine;
     grid_size = {grid[0], grid[1], grid[2]}, cta_size = {threads, 1, 1};
     has_failed = 0, why[0] = 0, prior_grid_state = num_late ? RUNNING : ENDED;
     machine::seed = seed, machine::late = late, machine::num_late = num_late;
+    prior_grid_ends_late = seed % 2, num_running = grid[0] * grid[1] * grid[2];
     deadline = seconds_now() + seconds;
     unsigned count = grid[0] * grid[1] * grid[2];
     std::vector<Cta> ctas(count);

@@ -1,6 +1,7 @@
 #pragma once
 // The prior grid of a programmatic dependent launch: it may still run when the emulated kernel starts. Until it ends,
-// its outputs hold NaN bits.
+// its outputs hold NaN bits. It ends at a random moment, which is often soon, or as late as possible: once every CTA has
+// ended, or has had no thread that could run, which shows every early read.
 #include "machine.hpp"
 
 namespace machine {
@@ -11,6 +12,8 @@ struct LateInput {
 };
 enum { RUNNING, ENDING, ENDED };
 inline int prior_grid_state;
+inline bool prior_grid_ends_late;
+inline unsigned num_running;  // CTAs that have not yet stalled for the first time
 inline const LateInput *late;
 inline unsigned num_late;
 
@@ -21,5 +24,9 @@ inline void end_prior_grid() {
         return;
     for (unsigned i = 0; i < num_late; i++) memcpy(late[i].to, late[i].from, late[i].bytes);
     __atomic_store_n(&prior_grid_state, ENDED, __ATOMIC_RELEASE);
+}
+// Called once by every CTA: when none of its threads can run for the first time, or at its end.
+inline void stall() {
+    if (!__atomic_sub_fetch(&num_running, 1, __ATOMIC_ACQ_REL) && prior_grid_ends_late) end_prior_grid();
 }
 }  // namespace machine

@@ -68,17 +68,20 @@ inline void prepare(Cta &cta, char *memory, unsigned seed) {
     }
 }
 inline void run(Cta &cta) {
+    bool has_stalled = false;
     for (unsigned done = 0; done < cta_size.x && !__atomic_load_n(&has_failed, __ATOMIC_ACQUIRE);) {
         bool moved = !cta.copies.empty() || !cta.batches.empty();
         unsigned first = cta.random() % cta.warps.size();
         for (unsigned i = 0; i < cta.warps.size(); i++) moved |= run_warp(cta, (first + i) % cta.warps.size(), done);
         if (done == cta_size.x) break;
         complete_some_copies(cta);
-        if (cta.random() % 32 == 0) end_prior_grid();
+        if (!prior_grid_ends_late && cta.random() % 32 == 0) end_prior_grid();
+        if (!moved && !has_stalled) has_stalled = true, stall();
         if (!moved) sched_yield();
         if (seconds_now() > deadline)
             fail("CTA %u: %u threads wait for what never happens", cta.number, cta_size.x - done);
     }
+    if (!has_stalled) stall();
 }
 inline void check_end(Cta &cta, const char *behind) {
     if (!cta.copies.empty() || !cta.batches.empty()) fail("CTA %u ended before its copies completed", cta.number);

@@ -11,7 +11,7 @@ from firesteel.defaults import find_defaults
 from firesteel.device import GIB
 from firesteel.device.catalogue import CATALOGUE
 from firesteel.engine.cache.kv_cache import UNIFIED_REQUESTS, find_layout, page_bytes
-from firesteel.engine.engine import find_budget
+from firesteel.engine.limits import find_budget
 from firesteel.measure.record import Record
 from firesteel.measure.roofline.nodes import EXPERT_SHARE, Link, find_link_seconds, predict_nodes
 from firesteel.measure.roofline.prompts import STEP_TOKENS, predict_prompts

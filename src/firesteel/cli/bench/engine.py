@@ -107,7 +107,7 @@ def engine_table(measured: Sequence[ConcurrencyFigures], title: str) -> Table:
 
 def check_seqs(config: Config, concurrency: int) -> None:
     from firesteel.device import find_device
-    from firesteel.engine.engine import find_most_requests
+    from firesteel.engine.limits import find_most_requests
 
     most = find_most_requests(config.batch, find_device(config.model.device))
     if concurrency > most:

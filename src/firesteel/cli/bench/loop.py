@@ -20,7 +20,7 @@ from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import say, show
 from firesteel.config import Config
 from firesteel.device import DeviceSpec
-from firesteel.engine.engine import find_most_requests
+from firesteel.engine.limits import find_most_requests
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
 from firesteel.llm import Continuation

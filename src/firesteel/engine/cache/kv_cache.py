@@ -100,9 +100,13 @@ def count_pages(
     *,
     max_context: int,
     reserve_gib: float,
+    drafter_bytes: int = 0,
 ) -> int:
-    """Returns the pages of the pool: as many as the user asked for, or as fit into free memory."""
-    bytes_per_page = page_bytes(spec, batch.page_size, find_dtype(cache.kv_dtype, device))
+    """Returns the pages of the pool: as many as the user asked for, or as fit into free memory.
+
+    A draft network stores `drafter_bytes` more per page.
+    """
+    bytes_per_page = page_bytes(spec, batch.page_size, find_dtype(cache.kv_dtype, device)) + drafter_bytes
     layout, free = find_layout(spec, batch.page_size), available_bytes(device)
     if cache.kv_cache_gib * GIB > free:
         raise CacheError(

@@ -117,6 +117,14 @@ class PageTables:
             table.num_pages += 1
         return min(end, table.num_pages * self.page_size)
 
+    def shrink(self, table: PageTable, end: int) -> None:
+        """Releases the pages after those of tokens up to `end`, in which nothing is stored that anybody wants."""
+        kept = -(-end // self.page_size)
+        for _ in range(kept, table.num_pages):
+            for kind in self.kinds:
+                self.pool.release(table.pages[kind].pop())
+        table.num_pages = min(table.num_pages, kept)
+
     def advance(self, table: PageTable, num_computed: int) -> None:
         """Records that tokens up to `num_computed` are stored.
 

@@ -196,6 +196,28 @@ class GrammarMask:
         assert self._latest is not None
         return self._latest[1]
 
+    def count_allowed(self, token_ids: Sequence[int], draft_ids: Sequence[int]) -> int:
+        """Returns how many first `draft_ids` the grammar allows after `token_ids`; 0 for a slow grammar."""
+        if self._grammar.is_slow or self._pending is not None:
+            return 0
+        self.allowed(token_ids)
+        if self._is_too_slow or self._matcher.is_error() or self._matcher.is_stopped():
+            return 0
+        return int(self._matcher.validate_tokens(list(draft_ids)))
+
+    def allowed_along(self, token_ids: Sequence[int], draft_ids: Sequence[int]) -> list[Tensor]:
+        """Returns the masks after `token_ids` and after each of `draft_ids`; the state stays after `token_ids`."""
+        masks, latest = [self.allowed(token_ids)], self._latest
+        for count in range(1, len(draft_ids) + 1):
+            self._compute([*token_ids, *draft_ids[:count]])
+            assert self._latest is not None
+            masks.append(self._latest[1])
+        self._latest = latest
+        if draft_ids and not (self._is_too_slow or self._matcher.is_error()):
+            self._matcher.rollback(len(draft_ids))
+            self._num_read = len(token_ids)
+        return masks
+
     def _has_latest(self, token_ids: Sequence[int]) -> bool:
         return self._latest is not None and self._latest[0] == len(token_ids)
 
@@ -205,7 +227,7 @@ class GrammarMask:
         self._latest = len(token_ids), mask
 
     def _advance(self, token_ids: Sequence[int]) -> Tensor:
-        if len(token_ids) < self._num_read:
+        if len(token_ids) < self._num_read:  # after a failure among drafts
             self._matcher.reset()
             self._num_read, self._is_too_slow = 0, False
         for token in token_ids[self._num_read :]:

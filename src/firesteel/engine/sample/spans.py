@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ class PendingSpans:
     spans: list[Span]  # those whose logits are wanted
     pieces: Sequence[Tensor]  # their logits
     scored: list[Logprobs | None]
-    token_ids: Tensor | None  # [R] int64 on the device, of the spans that draw one; None if none does
+    token_ids: Tensor | None  # int64 on the device: the tokens drawn, in the order of `make_rows`; None if none is
     drawn: PendingTokens | None
 
     @classmethod
@@ -34,8 +35,10 @@ class PendingSpans:
         drawing = [(span, piece) for span, piece in zip(spans, pieces, strict=True) if span.samples]
         sampled = None
         if drawing:
-            last = logits if len(drawing) == len(logits) else torch.cat([piece[-1:] for _, piece in drawing])
-            sampled = sampler.sample(last, [make_row(span) for span, _ in drawing])
+            rows = [row for span, _ in drawing for row in make_rows(span)]
+            if len(rows) != len(logits):
+                logits = torch.cat([piece[-1 - len(span.draft_ids) :] for span, piece in drawing])
+            sampled = sampler.sample(logits, rows)
         return cls(
             spans=spans,
             pieces=pieces,
@@ -51,19 +54,47 @@ class PendingSpans:
         return [_join_result(span, piece, prompt, drawn) for span, piece, prompt in parts]
 
 
-def make_row(span: Span) -> SampleRow:
-    """Returns what the sampler must know to draw the token after the span."""
-    request = span.request
-    allowed = request.mask.allowed(span.token_ids[request.num_prompt :]) if request.mask is not None else None
-    return SampleRow(
-        params=request.params,
-        position=span.end,
-        name=f"request {request.request_id}",
-        token_ids=span.token_ids,
-        num_prompt=request.num_prompt,
-        stop_token_ids=request.stops,
-        allowed=allowed,
-    )
+def make_rows(span: Span) -> list[SampleRow]:
+    """Returns what the sampler must know to draw the token after the span and after each of its drafted tokens."""
+    request, drafts = span.request, span.draft_ids
+    masks: Sequence[Tensor | None] = [None] * (1 + len(drafts))
+    if request.mask is not None:
+        masks = request.mask.allowed_along(span.token_ids[request.num_prompt :], drafts)
+    return [
+        SampleRow(
+            params=request.params,
+            position=span.end + count,
+            name=f"request {request.request_id}",
+            token_ids=_follow(span, count),
+            num_prompt=request.num_prompt,
+            stop_token_ids=request.stops,
+            allowed=allowed,
+        )
+        for count, allowed in enumerate(masks)
+    ]
+
+
+def _follow(span: Span, count: int) -> Sequence[int]:
+    """Returns the span's tokens with the first `count` drafted ones, if the draw reads them."""
+    if not count or not span.request.params.reads_tokens:
+        return span.token_ids
+    return [*span.token_ids, *span.draft_ids[:count]]
+
+
+def join_drafts(span: Span, results: Iterator[SpanResult]) -> SpanResult:
+    """Returns the first of the span's next results, followed by those whose drafted tokens were right.
+
+    A drafted token is right if it is the token drawn in its place. Each row draws as if it was computed alone, with
+    the random numbers of its position, so drafts change no token; as a draft is certain of its tokens, this is
+    rejection sampling.
+    """
+    first, *others = islice(results, 1 + len(span.draft_ids))
+    accepted, last = 0, first
+    for draft, other in zip(span.draft_ids, others, strict=True):
+        if last.token_id != draft:
+            break
+        accepted, last = accepted + 1, other
+    return replace(first, following=others[:accepted]) if accepted else first
 
 
 def _score_prompt(span: Span, logits: Tensor) -> Logprobs | None:
@@ -83,7 +114,7 @@ def _score_prompt(span: Span, logits: Tensor) -> Logprobs | None:
 
 def _join_result(span: Span, logits: Tensor, scored: Logprobs | None, drawn: Iterator[SpanResult]) -> SpanResult:
     """Returns the next drawn token if the span samples, with the prompt's logprobs and logits if requested."""
-    result = next(drawn) if span.samples else SpanResult()
+    result = join_drafts(span, drawn) if span.samples else SpanResult()
     if scored is None and not span.request.score:
         return result
     num_top = span.request.params.prompt_logprobs or 0

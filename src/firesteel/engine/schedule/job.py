@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firesteel.engine.cache.page_tables import PageTable
@@ -53,8 +54,8 @@ class Job:
             return 0
         return self.num_scored if self.is_scoring else len(self.token_ids) - 1
 
-    def span(self, end: int) -> Span:
-        """Returns the span of the next tokens up to `end`."""
+    def span(self, end: int, draft_ids: Sequence[int] = ()) -> Span:
+        """Returns the span of the next tokens up to `end`, and of drafted ones after the last."""
         pages = list(self.table.pages.values())
         return Span(
             request=self.request,
@@ -63,7 +64,8 @@ class Job:
             end=end,
             full_pages=pages[0],
             window_pages=pages[-1],
-            num_logits=self._count_logits(end),
+            num_logits=self._count_logits(end) + len(draft_ids),
+            draft_ids=draft_ids,
         )
 
     def _count_logits(self, end: int) -> int:

@@ -30,18 +30,21 @@ class Scheduler:
         max_context: int,
         max_prompt_logits: int,
         find_room: Callable[[int], int] | None = None,
+        find_drafts: Callable[[Sequence[Job]], Sequence[Sequence[int]]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`max_prompt_logits` limits the prompt tokens per step whose logits are returned, each [V].
 
         `find_room` returns how many prompt tokens, at least one, a step may take beside a number of decoding
-        requests; without it prompts fill the step.
+        requests; without it prompts fill the step. `find_drafts` returns for each of some decoding requests the
+        tokens that may follow, to be verified in a step without prompts.
         """
         self.tables = tables
         self.config = config
         self.max_context = max_context
         self.max_prompt_logits = max_prompt_logits
         self.find_room = find_room
+        self.find_drafts = find_drafts
         self.clock = clock
         self.jobs: dict[str, Job] = {}
         self.waiting: deque[Job] = deque()  # oldest first
@@ -78,7 +81,29 @@ class Scheduler:
                 draft.prompt_tokens = self._find_room(len(draft.ends))
         if self.num_preemptions == before:
             self._admit(draft)
-        return Plan(spans=[job.span(end) for job, end in draft.ends.items()])
+        drafted = self._draft(draft)
+        return Plan(spans=[job.span(end, drafted.get(job, ())) for job, end in draft.ends.items()])
+
+    def _draft(self, draft: PlanDraft) -> dict[Job, Sequence[int]]:
+        """Returns drafted tokens by job, with pages, if all jobs decode. No request is preempted for them."""
+        jobs = list(draft.ends)
+        if self.find_drafts is None or not all(job.is_decoding for job in jobs):
+            return {}
+        drafted: dict[Job, Sequence[int]] = {}
+        for job, token_ids in zip(jobs, self.find_drafts(jobs), strict=True):
+            count = min(len(token_ids), draft.left, job.longest - len(job.token_ids) - 1)
+            count = self.reserve(job, count) if count > 0 else 0  # a request's last token is drawn, not drafted
+            drafted[job] = token_ids[:count]
+            draft.left -= count
+        return drafted
+
+    def reserve(self, job: Job, count: int) -> int:
+        """Takes pages for `count` tokens after those of a running job, as far as some are free and in the context.
+
+        Returns the number of tokens that they have room for.
+        """
+        length = len(job.token_ids)
+        return max(0, self.tables.grow(job.table, min(length + count, self.max_context)) - length)
 
     def _find_room(self, num_decoding: int) -> int:
         """Returns how many prompt tokens a step may take beside `num_decoding` requests."""
@@ -91,7 +116,7 @@ class Scheduler:
         Requests that have left, or whose last token `plan` computes, are not in it. None is returned if none is
         left, if a request could join, or if pages are short. Pages for the tokens are taken.
         """
-        spans = [(job, span) for span in plan.spans if (job := self._find(span)) is not None]
+        spans = [(job, span) for span in plan.spans if (job := self.find(span)) is not None]
         if not spans or len(spans) < len(self.running) or self._could_admit(len(spans)):
             return None
         unfinished = [(job, span) for job, span in spans if span.end + 1 < job.longest]
@@ -101,7 +126,7 @@ class Scheduler:
 
     def is_wanted(self, plan: Plan) -> bool:
         """Returns whether any request of `plan` still exists."""
-        return any(self._find(span) is not None for span in plan.spans)
+        return any(self.find(span) is not None for span in plan.spans)
 
     def commit(self, plan: Plan, results: Sequence[SpanResult]) -> list[StepOutput]:
         """Applies a step's results, one per span whose logits were wanted, in order; returns the outputs."""
@@ -110,15 +135,15 @@ class Scheduler:
         outputs = []
         for span in plan.spans:
             result = next(remaining) if span.num_logits else None
-            job = self._find(span)
+            job = self.find(span)
             if job is None:
                 continue  # cancelled meanwhile, or ended by an earlier token
-            self._advance(job, span)
+            self._advance(job, span, span.end)
             if result is not None:
-                outputs.append(self._finish_step(job, span, result, now))
+                outputs += self._finish_step(job, span, result, now)
         return outputs
 
-    def _find(self, span: Span) -> Job | None:
+    def find(self, span: Span) -> Job | None:
         """Returns the job of the span if it still exists; another job of the same name has another token list."""
         job = self.jobs.get(span.request.request_id)
         return job if job is not None and job.token_ids is span.token_ids else None
@@ -229,12 +254,24 @@ class Scheduler:
         """Returns the pages still needed until all present tokens of the job are computed."""
         return self.tables.layout.count_pages(len(job.token_ids), chunk, held=job.table.num_pages)
 
-    def _advance(self, job: Job, span: Span) -> None:
-        job.num_computed = span.end
-        job.num_scored = max(job.num_scored, min(span.end, job.request.num_prompt))
-        self.tables.advance(job.table, span.end)
+    def _advance(self, job: Job, span: Span, end: int) -> None:
+        job.num_computed = end
+        job.num_scored = max(job.num_scored, min(end, job.request.num_prompt))
+        self.tables.advance(job.table, end)
 
-    def _finish_step(self, job: Job, span: Span, result: SpanResult, now: float) -> StepOutput:
+    def _finish_step(self, job: Job, span: Span, result: SpanResult, now: float) -> list[StepOutput]:
+        """Returns an output per drawn token, up to one that ends the request."""
+        outputs = [self._finish_token(job, span, result, now)]
+        for accepted, following in enumerate(result.following, 1):
+            if outputs[-1].finish_reason is not None:
+                return outputs
+            self._advance(job, span, span.end + accepted)
+            outputs.append(self._finish_token(job, span, following, now))
+        if span.draft_ids and job.is_running:
+            self.tables.shrink(job.table, len(job.token_ids))
+        return outputs
+
+    def _finish_token(self, job: Job, span: Span, result: SpanResult, now: float) -> StepOutput:
         reason, new = None, []
         if result.error is not None:
             reason = "refused" if result.is_refused else "error"

@@ -14,9 +14,33 @@ from firesteel.types import Batch, KvView, Plan, Span
 ALIGNED = 16  # elements: every tensor begins at a multiple of 128 bytes, so kernels are compiled for one alignment
 
 
-def build_batch(plan: Plan, page_size: int, device: torch.device) -> Batch:
-    """Builds a batch: all indices are computed on the host and uploaded in one copy."""
+def build_batch(plan: Plan, page_size: int, device: torch.device, reach: int = 0) -> Batch:
+    """Builds a batch: all indices are computed on the host and uploaded in one copy.
+
+    Page tables hold `reach` tokens more than the longest request.
+    """
+    return _upload(lay_out(plan, page_size, reach), device)
+
+
+def build_row_batch(plan: Plan, page_size: int, device: torch.device) -> Batch:
+    """Builds a batch of as many requests as the plan has tokens: each attends to those before it in its text."""
     host = lay_out(plan, page_size)
+    counts = np.diff(host.query_starts)
+    rows = HostBatch(
+        token_ids=host.token_ids,
+        positions=host.positions,
+        query_starts=np.arange(host.num_tokens + 1),
+        kv_lens=host.positions + 1,
+        full_table=host.full_table.repeat(counts, axis=0),
+        full_slots=host.full_slots,
+        window_table=host.window_table.repeat(counts, axis=0),
+        window_slots=host.window_slots,
+        logit_rows=np.arange(host.num_tokens),
+    )
+    return _upload(rows, device)
+
+
+def _upload(host: HostBatch, device: torch.device) -> Batch:
     parts = [
         host.token_ids,
         host.positions,
@@ -40,13 +64,14 @@ def build_batch(plan: Plan, page_size: int, device: torch.device) -> Batch:
     )
 
 
-def lay_out(plan: Plan, page_size: int) -> HostBatch:
+def lay_out(plan: Plan, page_size: int, reach: int = 0) -> HostBatch:
     """Returns the numbers of a batch on the host. Tokens that the host does not know yet are 0."""
     spans = plan.spans
-    lens = np.array([span.end - span.start for span in spans], dtype=np.int64)
+    lens = np.array([span.num_tokens for span in spans], dtype=np.int64)
+    ends = np.array([span.start for span in spans]) + lens
     starts = np.concatenate(([0], lens.cumsum()))
-    positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
-    width = max(-(-span.end // page_size) for span in spans)
+    positions = np.concatenate([np.arange(span.start, end) for span, end in zip(spans, ends, strict=True)])
+    width = -(-(int(ends.max()) + reach) // page_size)
     full = _table([span.full_pages for span in spans], width)
     window = _table([span.window_pages for span in spans], width)
     rows = np.repeat(np.arange(len(spans)), lens)
@@ -54,7 +79,7 @@ def lay_out(plan: Plan, page_size: int) -> HostBatch:
         token_ids=np.concatenate([_tokens(span) for span in spans]),
         positions=positions,
         query_starts=starts,
-        kv_lens=np.array([span.end for span in spans]),
+        kv_lens=ends,
         full_table=full,
         full_slots=_slots(full, rows, positions, page_size),
         window_table=window,
@@ -64,8 +89,8 @@ def lay_out(plan: Plan, page_size: int) -> HostBatch:
 
 
 def _tokens(span: Span) -> Ints:
-    known = span.token_ids[span.start : span.end]
-    return np.asarray(known, dtype=np.int64) if known else np.zeros(span.end - span.start, dtype=np.int64)
+    known = [*span.token_ids[span.start : span.end], *span.draft_ids]
+    return np.asarray(known, dtype=np.int64) if known else np.zeros(span.num_tokens, dtype=np.int64)
 
 
 def _table(pages: list[npt.ArrayLike], width: int) -> Ints:

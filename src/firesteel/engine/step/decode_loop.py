@@ -16,7 +16,7 @@ from torch import Tensor
 from firesteel.engine.sample.pending import PendingTokens
 from firesteel.engine.sample.row import SampleRow
 from firesteel.engine.sample.sampler import Sampler
-from firesteel.engine.step.batch import build_batch
+from firesteel.engine.step.batch import build_batch, build_row_batch
 from firesteel.engine.step.step_store import ReadyStep, StepStore
 from firesteel.engine.transfer import upload_ints
 from firesteel.types import Plan, Span
@@ -74,7 +74,7 @@ class DecodeLoop:
 
     @staticmethod
     def takes(plan: Plan) -> bool:
-        """Returns whether every request has one token to compute and draws the next."""
+        """Returns whether every request has one token to compute, and drafted ones, and draws the next."""
         return all(_decodes(span) for span in plan.spans)
 
     def begin(self, plan: Plan, token_ids: Tensor | None = None) -> None:
@@ -83,8 +83,10 @@ class DecodeLoop:
         `token_ids` [R] on the device are the tokens to compute, if the host does not know them yet.
         """
         store = self.store
-        ready = store.find(len(plan.spans), max(span.end for span in plan.spans))
-        batch = build_batch(plan, store.page_size, store.device.torch_device)
+        longest = max(span.end + len(span.draft_ids) for span in plan.spans)
+        ready = store.find(plan.num_tokens, longest)
+        build = build_row_batch if plan.has_drafts else build_batch
+        batch = build(plan, store.page_size, store.device.torch_device)
         ready.step.load(batch if token_ids is None else replace(batch, token_ids=token_ids))
         self._ready, self._is_fresh = ready, True
 

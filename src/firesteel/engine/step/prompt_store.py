@@ -136,7 +136,14 @@ class PromptStore:
 
     def _new_step(self, size: PromptSize) -> PromptStep:
         num_pages = -(-self.max_context // self.cache.keys[0].shape[2])
-        return PromptStep(self.model, self.cache, size, num_pages=num_pages, logits=self.memory.logits)
+        return PromptStep(
+            self.model,
+            self.cache,
+            size,
+            num_pages=num_pages,
+            logits=self.memory.logits,
+            taps=self.memory.find_taps(size.tokens),
+        )
 
     def _capture(self, step: PromptStep) -> ReadyPrompt:
         ledger, pool = self.model.kernels.ledger, self.memory.pool

@@ -183,6 +183,7 @@ class StepStore:
             num_requests=size,
             num_pages=width,
             dependent=self.config.dependent_launch,
+            taps=self.memory.find_taps(size),
         )
         step.rest(self.idle_page)
         step.run()  # raises if an op does not support the shapes
@@ -196,6 +197,7 @@ class StepStore:
             num_pages=width,
             idle_page=self.idle_page,
             logits=self.memory.logits,
+            taps=self.memory.find_taps(size),
         )
         return self._capture(step, step.rest, step.warm_up)
 

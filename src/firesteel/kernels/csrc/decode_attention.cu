@@ -1,5 +1,5 @@
-// Attention of one query per request over paged keys and values, with sinks. The tokens of a kv head are split among
-// PARTS CTAs; their partial results are combined through cluster shared memory, or through global memory by the CTA
+// Attention of one query per row of a page table over paged keys and values, with sinks. The tokens of a kv head are
+// split among PARTS CTAs; their partial results are combined through cluster shared memory, or through global memory by the CTA
 // that finishes last.
 #include "primitives.cuh"
 
@@ -90,19 +90,20 @@ DEVICE void read_tile(const char *tile, uint4 (*of)[2]) {
 }
 #endif
 
-// `mixed` is [requests, HEADS * HEAD_DIM]; `parts` is [requests, KV_HEADS, PARTS, PART]. `window` 0 means full
-// attention; `sinks` may be null. The page size is a multiple of TILE.
+// `mixed` is [T, HEADS * HEAD_DIM]; `parts` is [T, KV_HEADS, PARTS, PART]. `window` 0 means full
+// attention; `sinks` may be null. The page size is a multiple of TILE. Of the tokens that a row sees, those from
+// `num_stored` on are written by this step: the row's own, and those of earlier rows of the same request.
 extern "C" __global__ void
 __launch_bounds__(THREADS, CTAS_PER_SM)
 decode_attention(const u16 *q, const Held *k_pages, const Held *v_pages, const u16 *sinks,
-                 const long long *page_table, const long long *kv_lens, u16 *mixed, float *parts, float scale,
-                 int page_size, int table_width, int window SCALES) {
+                 const long long *page_table, const long long *kv_lens, const long long *num_stored, u16 *mixed,
+                 float *parts, float scale, int page_size, int table_width, int window SCALES) {
     __shared__ u64 full[WARPS][STAGES];
     __shared__ float tops[WARPS][COLUMNS], sums[WARPS][COLUMNS];
     __shared__ float sink_of[COLUMNS];
     __shared__ float part_here[IN_MEMORY ? 1 : PART];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    int rank = blockIdx.x, head = blockIdx.y, request = blockIdx.z;
+    int rank = blockIdx.x, head = blockIdx.y, q_row = blockIdx.z;
     char *ring = shared + warp * STAGES * STAGE_BYTES;  // private to this warp
     launch_dependents();
     if (lane == 0) {
@@ -110,9 +111,10 @@ decode_attention(const u16 *q, const Held *k_pages, const Held *v_pages, const u
         barrier_publish();
     }
     __syncwarp();
-    // Reads before the wait: lengths, page table and all tokens but the newest were written by earlier steps, and the
-    // previous kernel starts this one only after its own wait. The newest tile is loaded after the wait.
-    int end = (int)kv_lens[request], begin = window ? max(0, end - window) : 0;
+    // Reads before the wait: lengths, page table and stored tokens were written by earlier steps, and the previous
+    // kernel starts this one only after its own wait. Tiles with a token of this step are loaded after the wait.
+    int end = (int)kv_lens[q_row], stored = (int)num_stored[q_row];  // tokens
+    int begin = window ? max(0, end - window) : 0;
     int first = begin / TILE, count = (end + TILE - 1) / TILE - first;  // tiles
     constexpr int STEP = PARTS * WARPS;
     int own = rank * WARPS + warp, rounds = (count - own + STEP - 1) / STEP;
@@ -121,7 +123,7 @@ decode_attention(const u16 *q, const Held *k_pages, const Held *v_pages, const u
     auto locate = [&](int round) {
         int token = token_of(round + lane);
         if (round + lane < rounds)
-            rows = ((u64)page_table[(u64)request * table_width + token / page_size] * KV_HEADS + head) * page_size +
+            rows = ((u64)page_table[(u64)q_row * table_width + token / page_size] * KV_HEADS + head) * page_size +
                    token % page_size;
     };
     auto load = [&](int round) {
@@ -135,8 +137,8 @@ decode_attention(const u16 *q, const Held *k_pages, const Held *v_pages, const u
         }
     };
     locate(0);
-    bool has_newest = own == (count - 1) % STEP;
-    int early = min(rounds - has_newest, STAGES);
+    // rounds whose tiles hold stored tokens only; not positive if there are none
+    int early = min((stored / TILE - first - own + STEP - 1) / STEP, STAGES);
     for (int round = 0; round < early; round++) load(round);
     if (threadIdx.x < GROUP)
         sink_of[threadIdx.x] = sinks ? wide(sinks[head * GROUP + threadIdx.x]) * TO_LOG2 : NOTHING;
@@ -144,7 +146,7 @@ decode_attention(const u16 *q, const Held *k_pages, const Held *v_pages, const u
     for (int round = max(early, 0); round < min(rounds, STAGES); round++) load(round);
     uint4 query[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
     if (g < GROUP) {
-        const uint4 *at = (const uint4 *)(q + ((u64)request * HEADS + head * GROUP + g) * D);
+        const uint4 *at = (const uint4 *)(q + ((u64)q_row * HEADS + head * GROUP + g) * D);
         query[0] = at[t], query[1] = at[t + 4];
     }
     const u32 *qs = (const u32 *)query;
@@ -218,7 +220,7 @@ decode_attention(const u16 *q, const Held *k_pages, const Held *v_pages, const u
         }
     __syncthreads();
     auto part_of = [&](int w) { return (const float (*)[COLUMNS + 1])(shared + w * STAGES * STAGE_BYTES); };
-    u64 kv_head = (u64)request * KV_HEADS + head;
+    u64 kv_head = (u64)q_row * KV_HEADS + head;
     parts += kv_head * PARTS * PART;
     float *mine = IN_MEMORY ? parts + rank * PART : part_here;
     for (int at = threadIdx.x; at < COLUMNS * D; at += THREADS) {
@@ -250,7 +252,7 @@ decode_attention(const u16 *q, const Held *k_pages, const Held *v_pages, const u
 #if FP8_PAGES
         value *= value_scale;
 #endif
-        mixed[((u64)request * HEADS + head * GROUP + h) * D + d] = narrow(value);
+        mixed[((u64)q_row * HEADS + head * GROUP + h) * D + d] = narrow(value);
     }
     if (IN_CLUSTER) cluster_sync();  // shared memory must outlive the peers' reads
 }

@@ -1,4 +1,4 @@
-// Argmax token of each request, and the next step's inputs: id, position, slots and embedding.
+// Argmax token of each row, and the next step's inputs: id, position, slots and embedding.
 #include "primitives.cuh"
 
 constexpr int H = HIDDEN, WARPS = 16;
@@ -12,7 +12,7 @@ DEVICE long long find_slot(const long long *table, int width, int token, long lo
 extern "C" __global__ void
 __launch_bounds__(WARPS * 32)
 decode_sample(const long long *best, const u16 *embedding, long long *token_ids, long long *positions,
-              long long *kv_lens, long long *full_slots, long long *window_slots, const long long *full_table,
+              long long *kv_lens, long long *num_stored, long long *full_slots, long long *window_slots, const long long *full_table,
               const long long *window_table, u16 *r, float *largest, int ctas, int page_size, int full_width,
               int window_width) {
     __shared__ long long tops[WARPS];
@@ -36,6 +36,7 @@ decode_sample(const long long *best, const u16 *embedding, long long *token_ids,
         largest[token] = __int_as_float(bits < 0 ? bits ^ 0x7FFFFFFF : bits);
         positions[token] = position;
         kv_lens[token] = position + 1;
+        num_stored[token]++;
         full_slots[token] = find_slot(full_table, full_width, token, position, page_size);
         window_slots[token] = find_slot(window_table, window_width, token, position, page_size);
     }

@@ -1,14 +1,14 @@
-"""Makes the most likely token of each request the next step's input, for one to eight requests.
+"""Makes the most likely token of each row the next step's input, for one to eight rows.
 
 in   DecodeSampleOperands
-out  token_ids, positions, kv_lens, full_slots, window_slots, r, largest: the same tensors
+out  token_ids, positions, kv_lens, num_stored, full_slots, window_slots, r, largest: the same tensors
 A position past the end of a table gets a slot of its last page; whoever counts the steps stops before that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ class DecodeSampleOperands(Operands):
     token_ids: Tensor  # [T] int64, written
     positions: Tensor  # [T] int64, each grows by one
     kv_lens: Tensor  # [T] int64, written: the new position + 1
+    num_stored: Tensor  # [T] int64, each grows by one: the tokens that no row of the next step writes
     full_slots: Tensor  # [T] int64, written: page * S + offset of the new position, in layers that see all tokens
     window_slots: Tensor  # [T] int64, written: the same in layers with a window
     full_table: Tensor  # [T, N] int64, pages of each request
@@ -52,7 +53,8 @@ class DecodeSampleOperands(Operands):
     @property
     def numbers(self) -> tuple[Tensor, ...]:
         """Returns the integers [T] that are written."""
-        return self.token_ids, self.positions, self.kv_lens, self.full_slots, self.window_slots
+        counts = (self.positions, self.kv_lens, self.num_stored)
+        return self.token_ids, *counts, self.full_slots, self.window_slots
 
     @property
     def written(self) -> tuple[Tensor, ...]:
@@ -60,7 +62,7 @@ class DecodeSampleOperands(Operands):
 
 
 def _bytes(operands: DecodeSampleOperands) -> int:
-    return operands.best.nbytes + 2 * operands.r.nbytes + 8 * operands.positions.nbytes
+    return operands.best.nbytes + 2 * operands.r.nbytes + 10 * operands.positions.nbytes
 
 
 @define_op(
@@ -78,6 +80,7 @@ def decode_sample(operands: DecodeSampleOperands) -> tuple[Tensor, ...]:
     positions, page_size = operands.positions, operands.page_size
     positions += 1
     operands.kv_lens.copy_(positions + 1)
+    operands.num_stored.add_(1)
     full = (operands.full_slots, operands.full_table)
     for slots, table in (full, (operands.window_slots, operands.window_table)):
         pages = (positions // page_size).clamp(max=table.shape[1] - 1)
@@ -126,7 +129,10 @@ def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
 
 @decode_sample.samples
 def samples(device: torch.device) -> Iterator[Sample]:
-    """Begins a page with the first request and passes the end of its table with the second."""
+    """Begins a page with the first request and passes the end of its table with the second.
+
+    Of several rows there is also a sample in which they are consecutive tokens of one request.
+    """
     page_size, width = 16, 9
     for label, tokens, sizes, draw in list_cases(device):
         logits = draw.normal(tokens, sizes.vocabulary).float()
@@ -142,6 +148,7 @@ def samples(device: torch.device) -> Iterator[Sample]:
             token_ids=numbers[0],
             positions=positions,
             kv_lens=numbers[1],
+            num_stored=positions.clone(),
             full_slots=numbers[2],
             window_slots=numbers[3],
             full_table=pages[0],
@@ -151,6 +158,16 @@ def samples(device: torch.device) -> Iterator[Sample]:
             largest=torch.zeros(tokens, device=device),
         )
         yield Sample(label, (operands,))
+        if tokens > 1:
+            first = page_size - 2
+            verifying = replace(
+                operands,
+                positions=torch.arange(first, first + tokens, device=device),
+                num_stored=torch.full((tokens,), first, device=device),
+                full_table=pages[0][:1].repeat(tokens, 1),
+                window_table=pages[1][:1].repeat(tokens, 1),
+            )
+            yield Sample(f"{label} of one request", (verifying,))
 
 
 @decode_sample.workloads
@@ -161,12 +178,14 @@ def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[Workload
 
     def draw() -> tuple[DecodeSampleOperands]:
         numbers = torch.zeros(4, m, dtype=torch.int64, device=shapes.device)
+        positions = shapes.integers(width * PAGE_SIZE, m)
         operands = DecodeSampleOperands(
             best=find_best(shapes.normal(m, spec.vocab_size).float(), BEST_PARTS),
             embedding=shapes.normal(spec.vocab_size, spec.hidden_size),
             token_ids=numbers[0],
-            positions=shapes.integers(width * PAGE_SIZE, m),
+            positions=positions,
             kv_lens=numbers[1],
+            num_stored=positions.clone(),
             full_slots=numbers[2],
             window_slots=numbers[3],
             full_table=shapes.permutation(m * width).view(m, width),

@@ -1,0 +1,1 @@
+"""Drafts tokens that the next step verifies, as long as that saves time."""

@@ -1,0 +1,55 @@
+"""Builds the speculation that the settings ask for."""
+
+from __future__ import annotations
+
+import torch
+
+from firesteel.config import SpeculateConfig
+from firesteel.device import DeviceSpec
+from firesteel.engine.schedule.scheduler import Scheduler
+from firesteel.engine.speculate.copying import CopyingSpeculator
+from firesteel.engine.speculate.drafting import DraftingSpeculator
+from firesteel.engine.speculate.measure import measure_rows
+from firesteel.engine.speculate.policy import DraftPolicy
+from firesteel.engine.speculate.speculator import Speculator
+from firesteel.engine.statistics import Statistics
+from firesteel.engine.step.step_store import StepStore
+from firesteel.model.drafters.drafter import Drafter
+from firesteel.model.gpt_oss import GptOss
+from firesteel.types import Taps
+
+
+def build_speculator(
+    config: SpeculateConfig,
+    drafter: Drafter | None,
+    scheduler: Scheduler,
+    store: StepStore,
+    totals: Statistics,
+) -> Speculator | None:
+    """Returns what drafts for an engine, None if nothing does."""
+    if config.speculate == "off":
+        return None
+    policy = DraftPolicy(
+        most_rows=store.most_requests,
+        adapts=config.adapt_speculation,
+        totals=totals,
+        measure=lambda: measure_rows(store),
+    )
+    if drafter is None:
+        return CopyingSpeculator(policy, scheduler.find, most=config.num_speculative_tokens)
+    return DraftingSpeculator(
+        drafter,
+        policy,
+        scheduler.find,
+        reserve=scheduler.reserve,
+        page_size=store.page_size,
+        device=store.device.torch_device,
+        most=config.num_speculative_tokens,
+    )
+
+
+def new_taps(drafter: Drafter, model: GptOss, device: DeviceSpec, most_tokens: int) -> Taps:
+    """Allocates the residuals that a step of `most_tokens` keeps for `drafter`."""
+    width = len(drafter.boundaries) * model.spec.hidden_size
+    rows = torch.zeros(most_tokens, width, dtype=model.dtype, device=device.torch_device)
+    return Taps(boundaries=drafter.boundaries, rows=rows)

@@ -1,0 +1,167 @@
+"""Speculation by a draft network, which reads the residuals of every step of the requests that it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from firesteel.engine.schedule.job import Job
+from firesteel.engine.speculate.acceptance import Acceptance
+from firesteel.engine.speculate.policy import DraftPolicy
+from firesteel.engine.speculate.speculator import FindJob, cut_drafts
+from firesteel.engine.step.batch import build_batch
+from firesteel.engine.transfer import upload_ints
+from firesteel.model.drafters.drafter import DraftContext, Drafter
+from firesteel.types import Plan, Span, SpanResult
+
+KIND = 0  # of drafts: a network has one
+MOST_IDLE = 8  # steps in a row without drafts, after which a request is decoded without the network
+
+
+@dataclass(slots=True)
+class FollowedText:
+    """A request, and what the network drafted for it."""
+
+    token_ids: Sequence[int]
+    acceptance: Acceptance
+    draft_ids: Sequence[int] = ()  # to follow the first `length` tokens
+    length: int = 0
+    num_idle: int = 0  # steps in a row for which nothing was drafted
+    is_left: bool = False  # decoded without the network, which lacks keys and values of those tokens
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRows:
+    """The rows of a span that stay in the text, as a span, and their place among all rows of the step."""
+
+    span: Span
+    first: int
+    text: FollowedText
+    job: Job | None  # if it decodes next
+
+    @property
+    def next_id(self) -> int:
+        return self.span.token_ids[self.span.end]
+
+    @property
+    def rows(self) -> range:
+        return range(self.first, self.first + self.span.num_tokens)
+
+
+class DraftingSpeculator:
+    def __init__(
+        self,
+        drafter: Drafter,
+        policy: DraftPolicy,
+        find_job: FindJob,
+        *,
+        reserve: Callable[[Job, int], int],
+        page_size: int,
+        device: torch.device,
+        most: int = 0,
+    ) -> None:
+        """Drafts at most `most` tokens, 0: as many as the network can.
+
+        `reserve` takes pages for tokens after those of a job, and returns for how many.
+        """
+        self.drafter, self.policy, self.find_job, self.reserve = drafter, policy, find_job, reserve
+        self.boundaries = drafter.boundaries
+        self.most = min(most or drafter.most_tokens, drafter.most_tokens)
+        self.page_size, self.device = page_size, device
+        self._texts: dict[str, FollowedText] = {}
+
+    def find_drafts(self, jobs: Sequence[Job]) -> list[Sequence[int]]:
+        return [self._find_drafts(job) for job in jobs]
+
+    def waits(self, plan: Plan) -> bool:
+        texts = map(self._find_text, plan.spans)
+        return plan.has_drafts or any(text is not None and not text.is_left for text in texts)
+
+    def follow(self, plan: Plan, results: Sequence[SpanResult | None], features: Tensor | None) -> None:
+        assert features is not None
+        self._learn(plan, results)
+        if not (kept := self._keep(plan, results)):
+            return
+        counts = self._choose(kept)
+        rows = [row for part in kept for row in part.rows]
+        is_all = len(rows) == plan.num_tokens
+        context = DraftContext(
+            batch=build_batch(
+                Plan(spans=[part.span for part in kept]), self.page_size, self.device, self.drafter.reach
+            ),
+            features=features[: len(rows)] if is_all else features[upload_ints(rows, features.device)],
+            next_ids=upload_ints([part.next_id for part in kept], features.device),
+        )
+        with self.policy.totals.timed("draft"):
+            drafted = self.drafter.draft(context, counts)
+            if not any(counts):
+                return
+            for part, token_ids, count in zip(kept, drafted.tolist(), counts, strict=True):
+                part.text.draft_ids, part.text.length = token_ids[:count], len(part.text.token_ids)
+
+    def count(self, plan: Plan, results: Sequence[SpanResult], ms: float) -> None:
+        if plan.has_drafts:
+            self.policy.count(plan, results, ms)
+        elif self.waits(plan):
+            self.policy.verifying.learn(len(plan.spans), ms)
+        else:
+            self.policy.plain.learn(len(plan.spans), ms)
+
+    def drop(self, request_id: str) -> None:
+        self._texts.pop(request_id, None)
+
+    def _find_text(self, span: Span) -> FollowedText | None:
+        """Returns the text of a request, None if it has ended or was cancelled."""
+        name = span.request.request_id
+        text = self._texts.get(name)
+        if text is not None and text.token_ids is span.token_ids:
+            return text
+        if self.find_job(span) is None:
+            return None
+        self._texts[name] = FollowedText(span.token_ids, Acceptance(self.policy.overall[KIND].chance))
+        return self._texts[name]
+
+    def _find_drafts(self, job: Job) -> Sequence[int]:
+        text = self._texts.get(job.request.request_id)
+        if text is None or text.token_ids is not job.token_ids or text.length != len(job.token_ids):
+            return ()
+        return cut_drafts(job, text.draft_ids)
+
+    def _learn(self, plan: Plan, results: Sequence[SpanResult | None]) -> None:
+        for span, result in zip(plan.spans, results, strict=True):
+            text = self._find_text(span)
+            if span.draft_ids and result is not None and text is not None:
+                for acceptance in (text.acceptance, self.policy.overall[KIND]):
+                    acceptance.add(len(span.draft_ids), len(result.following))
+
+    def _keep(self, plan: Plan, results: Sequence[SpanResult | None]) -> list[KeptRows]:
+        """Returns the rows that the network reads: those of accepted tokens that another one follows."""
+        kept, first = [], 0
+        for span, result in zip(plan.spans, results, strict=True):
+            text = self._find_text(span)
+            accepted = 0 if result is None else len(result.following)
+            end = min(span.end + accepted, len(span.token_ids) - 1)
+            if text is not None and not text.is_left and end > span.start:
+                job = self.find_job(span)
+                job = job if job is not None and job.is_decoding else None
+                kept.append(KeptRows(replace(span, end=end, num_logits=0, draft_ids=()), first, text, job))
+            first += span.num_tokens
+        return kept
+
+    def _choose(self, kept: Sequence[KeptRows]) -> list[int]:
+        """Returns the number of tokens to draft per text."""
+        decoding = [part for part in kept if part.job is not None]
+        counts = dict(zip(map(id, decoding), self.policy.choose([*map(self._list_chances, decoding)]), strict=True))
+        for part in decoding:
+            part.text.num_idle = 0 if counts[id(part)] else part.text.num_idle + 1
+            part.text.is_left = self.policy.adapts and part.text.num_idle >= MOST_IDLE
+        return [counts.get(id(part), 0) for part in kept]
+
+    def _list_chances(self, part: KeptRows) -> list[float]:
+        """Returns the chances of drafted tokens, none if the network has no room to write their keys and values."""
+        assert part.job is not None
+        has_room = self.reserve(part.job, self.drafter.reach) == self.drafter.reach
+        return part.text.acceptance.chances(self.most) if has_room else []
