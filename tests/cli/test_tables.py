@@ -7,7 +7,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from firesteel.cli.tables import bench_table, ledger_table, proof_table, report_table
+from firesteel.cli.tables import bench_table, draft_line, ledger_table, proof_table, report_table
+from firesteel.engine.statistics import Statistics
 from firesteel.eval import EvalReport, Score
 from firesteel.kernels.ledger import Entry, Launch, Ledger, Ran
 from firesteel.kernels.proof.prove import Proof
@@ -58,6 +59,13 @@ def test_ledger_shows_clipped_values_if_they_are_counted():
     ledger.entries[Ran("rope_kv_write", "triton")] = Entry(calls=1, counters=counters)
     llm = SimpleNamespace(ledger=lambda: ledger, device=SimpleNamespace(name="a GPU"))
     assert rows(ledger_table(llm))[0][0][6:] == [str((1 << 40) + 5)]
+
+
+def test_drafts_are_one_line_of_counts_shares_and_length():
+    drafted = Statistics(drafts=10, draft_tokens=30, accepted_tokens=15, accepted_at=[8, 5, 2])
+    line = "drafts by ngram: 15 of 30 tokens accepted (by position 80, 50, 20 %), 2.50 tokens per verified step"
+    assert draft_line("ngram", drafted) == line
+    assert draft_line("eagle3", Statistics()) == "drafts by eagle3: none"
 
 
 @pytest.mark.parametrize(

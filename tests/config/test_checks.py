@@ -33,6 +33,10 @@ BAD_VALUES = {
     "prefill_graphs": [0, "off"],
     "max_decode_delay_ms": [-1.0, "40", float("nan")],
     "prefix_caching": [1, "on"],
+    "speculate": ["on", "Ngram", "", "eagle", "ngram,eagle3", True],
+    "draft_model": [3, True],
+    "num_speculative_tokens": [-1, 16, 3.0, "3", True],
+    "adapt_speculation": [1, "on"],
     "engine_restarts": [-1, 1.0, True],
     "engine_hang_s": [-1.0, "60", float("nan")],
     "crash_dir": [3, True],
@@ -63,6 +67,8 @@ GOOD_VALUES = {
     "require": ["", "moe=triton", "moe_matmul=triton:gemm@native-fp4", "moe=triton:gemm mxfp8, linear=reference"],
     "allowed_hosts": ["", "*", "a.example, *.b.example", "10.0.0.1,[fd00::1]"],
     "api_key": ["", "a", "a,b", "a\nb\n"],
+    "speculate": ["off", "ngram", "eagle3", "dflash", "auto"],
+    "num_speculative_tokens": [0, 1, 15],
     "mxfp4_layers": ["", "moe", "qkv", "lm_head,o,qkv", "qkv, o", "all"],
 }
 GOOD_DEVICES = ["auto", "cpu", "cuda", "cuda:0", "cuda:12"]

@@ -47,3 +47,11 @@ def test_flag_environment_and_file_beat_a_set(tmp_path):
         "environment",
         "file",
     }
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_no_set_turns_drafts_on_and_each_leaves_them_to_the_user(preset):
+    """What drafts cost and gain depends on the text and the draft model, which a set does not know."""
+    assert resolve({"preset": preset}, environ={}).config.speculate.speculate == "off"
+    settings = resolve({"preset": preset, "speculate": "ngram", "num_speculative_tokens": 5}, environ={})
+    assert settings.config.speculate.speculate == "ngram" and settings.config.speculate.num_speculative_tokens == 5

@@ -3,7 +3,7 @@
 import pytest
 
 from firesteel import UserError
-from firesteel.config.vllm_flags import ACCEPTED_FLAGS, REFUSED_FLAGS, translate
+from firesteel.config.vllm_flags import ACCEPTED_FLAGS, REFUSED_FLAGS, spell_ours, translate
 
 
 def test_other_names_of_our_settings():
@@ -37,3 +37,18 @@ def test_flag_of_what_is_missing_is_refused_with_the_cure(name):
 def test_unsupported_kv_type_is_refused():
     with pytest.raises(UserError, match="bf16"):
         translate({"kv_cache_dtype": "nvfp4"}, {})
+
+
+def test_speculative_config_is_three_settings_and_our_own_flags_win():
+    text = '{"method": "eagle3", "model": "head", "num_speculative_tokens": 3, "draft_tensor_parallel_size": 1}'
+    settings, [line] = translate({"speculative_config": text}, {"num_speculative_tokens": 5})
+    assert settings == {"speculate": "eagle3", "draft_model": "head", "num_speculative_tokens": 5}
+    assert line == "--speculative-config draft_tensor_parallel_size 1: firesteel runs on one GPU"
+    settings, [line] = translate({"speculative_config": text}, {"speculate": "ngram"})
+    assert settings == {"speculate": "ngram"} and "not used: --speculate ngram" in line
+
+
+@pytest.mark.parametrize("name", ["--speculative-config", "-sc"])
+def test_speculative_config_is_spelled_as_our_flags(name):
+    spelled = spell_ours(name, '{"method": "dflash", "model": "d", "num_speculative_tokens": 7}')
+    assert spelled == [("--speculate", "dflash"), ("--draft-model", "d"), ("--num-speculative-tokens", "7")]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from firesteel.calibrate import Calibration
     from firesteel.defaults import ServeDefaults
     from firesteel.doctor import Finding
+    from firesteel.engine.statistics import Statistics
     from firesteel.eval import EvalReport
     from firesteel.kernels.ledger import Launch
     from firesteel.kernels.proof.library import LibraryKernel
@@ -130,6 +131,18 @@ def ledger_table(llm: LLM) -> Table:
         row = (*ran, str(entry.calls), f"{entry.seconds * 1e3:.1f}", f"{each_us:.0f}")
         table.add_row(*row, *[clipped] * counts, *[Text(kernels)] * launches)
     return table
+
+
+def draft_line(kind: str, statistics: Statistics) -> str:
+    """Returns what the drafts of a run came to."""
+    if not statistics.draft_tokens:
+        return f"drafts by {kind}: none"
+    accepted, drafted = statistics.accepted_tokens, statistics.draft_tokens
+    positions = ", ".join(f"{100 * count / statistics.drafts:.0f}" for count in statistics.accepted_at)
+    return (
+        f"drafts by {kind}: {accepted} of {drafted} tokens accepted (by position {positions} %), "
+        f"{1 + accepted / statistics.drafts:.2f} tokens per verified step"
+    )
 
 
 def _in_words(launch: Launch) -> str:

@@ -66,6 +66,7 @@ _ROWS = (
     _verb("bench workload", "bench.workload", "", "Mixed requests, as chats send them", "--closed 1,8"),
     _verb("bench frontend", "bench.frontend", "", "The HTTP server alone", "--concurrency 32"),
     _verb("bench agreement", "bench.agreement", "", "Tokens that stay the same in a batch", "--requests 16"),
+    _verb("bench speculate", "bench.speculate", "", "Verifying drafted tokens", "--requests 1,4 --rows 8"),
     _verb("bench quality", "bench.quality", "", "The cost of each precision", "--limit 20"),
 )
 VERBS = {verb.name: verb for verb in _ROWS}

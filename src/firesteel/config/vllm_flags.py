@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from firesteel.config.speculative_config import FLAG as SPECULATIVE_FLAG
+from firesteel.config.speculative_config import ONE_GPU, translate_speculation
 from firesteel.errors import UserError
 
 SWITCHES = {"enable_prefix_caching": "prefix_caching", "async_scheduling": "run_ahead"}
@@ -31,7 +33,7 @@ class AcceptedFlag:
         return self.names[0].removeprefix("--").replace("-", "_")
 
 
-ONE_GPU = "firesteel runs on one GPU"
+SPECULATIVE_NAMES = (SPECULATIVE_FLAG, "-sc")
 ACCEPTED_FLAGS = (
     AcceptedFlag(
         names=("--quantization", "-q"),
@@ -96,6 +98,9 @@ def translate(given: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[di
         if kv_type not in KV_TYPES:
             raise UserError(f"--kv-cache-dtype {kv_type}: must be one of {', '.join(KV_TYPES)}")
         translated.setdefault("kv_dtype", KV_TYPES[kv_type])
+    if (text := given.get("speculative_config")) is not None:
+        drafts, lines = translate_speculation(text, settings)
+        translated = drafts | translated
     for flag in ACCEPTED_FLAGS:
         if (value := given.get(flag.parameter)) is not None:
             lines.append(_accept(flag, value))
@@ -111,11 +116,14 @@ def _accept(flag: AcceptedFlag, value: str | bool) -> str:
     return f"{name} {value}: {flag.meaning}"
 
 
-def spell_ours(name: str, value: str | None) -> tuple[str, str | None]:
-    """Returns vLLM's flag --NAME or --no-NAME and its value as we spell them; any other flag stays as it is."""
+def spell_ours(name: str, value: str | None) -> list[tuple[str, str | None]]:
+    """Returns vLLM's flag --NAME or --no-NAME and its value as our flags; any other flag stays as it is."""
+    if name in SPECULATIVE_NAMES and value is not None:
+        drafts, _ = translate_speculation(value, {})
+        return [(f"--{ours.replace('_', '-')}", str(chosen)) for ours, chosen in drafts.items()]
     bare = name.removeprefix("--").replace("-", "_")
     no = "no_" if bare.startswith("no_") and bare.removeprefix("no_") in SWITCHES else ""
     ours = NAMES.get(bare.removeprefix(no))
     if ours is None:
-        return name, value
-    return f"--{no}{ours}".replace("_", "-"), KV_TYPES.get(value, value) if value is not None else None
+        return [(name, value)]
+    return [(f"--{no}{ours}".replace("_", "-"), KV_TYPES.get(value, value) if value is not None else None)]

@@ -18,7 +18,7 @@ from firesteel.lab.level import KERNEL_PATH, Level, find_level
 from firesteel.lab.level_result import LevelResult, parse_level, parse_part
 from firesteel.lab.matrix.result import MatrixResult
 from firesteel.lab.matrix.review import Review
-from firesteel.lab.path.ledger import OpCalls
+from firesteel.lab.path.ledger import LedgerDrafts, OpCalls
 from firesteel.lab.path.slots import SlotTable
 from firesteel.lab.profile.profile import Profile, parse_profile
 from firesteel.lab.servers.server_exit import ServerExit
@@ -144,6 +144,11 @@ class LabResult:
     def any_kernels(self) -> tuple[OpCalls, ...]:
         ledger = self.in_levels(lambda level: level.ledger)
         return self.kernels or (ledger.ran if ledger is not None else ())
+
+    @property
+    def any_drafts(self) -> LedgerDrafts | None:
+        ledger = self.in_levels(lambda level: level.ledger)
+        return None if ledger is None else ledger.drafts
 
     @property
     def has_counted_bench(self) -> bool:

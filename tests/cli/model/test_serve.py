@@ -15,6 +15,7 @@ VLLM = shlex.split("""
 --tool-call-parser openai --reasoning-parser openai_gptoss --gpu-memory-utilization 0.9 --max-model-len 4096
 --max-num-seqs 8 --max-num-batched-tokens 1024 --enable-prefix-caching --kv-cache-dtype auto --enforce-eager
 --host 127.0.0.1 --port 0 --api-key k --served-model-name m
+--speculative-config '{"method":"ngram","num_speculative_tokens":5,"prompt_lookup_max":4}'
 """)
 
 
@@ -29,6 +30,7 @@ def test_command_line_of_vllm_is_understood(run):
     result = run("serve", "/no/such/folder", *VLLM)
     assert result.exit_code == 1 and "/no/such/folder is not a folder" in str(result.exception)
     assert "--quantization mxfp4: " in result.stderr and "--reasoning-parser openai_gptoss: " in result.stderr
+    assert "--speculative-config prompt_lookup_max 4: " in result.stderr
 
 
 @pytest.fixture
@@ -50,6 +52,8 @@ def start(run, monkeypatch, tmp_path):
     ("flags", "words"),
     [
         (["--tensor-parallel-size", "2"], "one GPU"),
+        (["-sc", '{"method": "medusa"}'], "Eagle3"),
+        (["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 16}'], "from 0 to 15"),
         (["--quantization", "awq"], "MXFP4"),
         (["--tool-call-parser", "hermes"], "openai"),
         (["--load-format", "gguf"], "safetensors"),

@@ -4,8 +4,10 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from firesteel.lab.bench.speculation import compute_speculation, parse_metrics, read_metrics
+from firesteel.engine.statistics import Statistics
+from firesteel.lab.bench.speculation import DraftAcceptance, compute_speculation, parse_metrics, read_metrics
 from firesteel.lab.client.api import Api
+from firesteel.server.observe.metrics import Metrics
 
 VLLM = """# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
 # TYPE vllm:spec_decode_num_drafts_total counter
@@ -28,8 +30,58 @@ sglang:spec_accept_rate{model_name="gpt-oss",tp_rank="1"} 0.7
 def test_acceptance_is_that_of_the_benchmark_and_not_of_earlier_requests():
     found = compute_speculation(parse_metrics(BEFORE), parse_metrics(AFTER))
     assert (found.acceptance, found.length, found.drafts) == (0.6, 2.2, 200)  # 240 of 400 in 200 drafts
-    assert found.by_position == (0.8, 0.4)
-    assert found.in_words() == "60.0 % of drafted tokens accepted (by position 80, 40 %), 2.20 tokens per step"
+    assert found.by_position == (0.8, 0.4) and (found.drafted, found.accepted) == (400, 240)
+    assert found.in_words() == "60.0 % of 400 drafted tokens accepted (by position 80, 40 %), 2.20 tokens per step"
+    assert found.source == "vLLM's counters during the benchmark" and found.saved_s is None
+
+
+@pytest.fixture
+def scrape():
+    """scrape(metrics, drafts, ...): /metrics of a firesteel server whose engine has these counters."""
+
+    def read(metrics, drafts=0, **counters):
+        now = Statistics(drafts=drafts, **counters)
+        return parse_metrics(metrics.render(now, num_deaths=0, num_under_way=0).decode())
+
+    return read
+
+
+def test_our_own_servers_are_understood_with_what_was_gained_or_lost(scrape):
+    metrics = Metrics("m")
+    before = scrape(
+        metrics, 10, draft_tokens=30, accepted_tokens=5, accepted_at=[3, 2], draft_s=1.0, draft_saved_s=2.0
+    )
+    after = scrape(
+        metrics,
+        110,
+        draft_tokens=330,
+        accepted_tokens=155,
+        accepted_at=[83, 52, 20],
+        draft_s=1.5,
+        draft_saved_s=0.75,
+    )
+    found = compute_speculation(before, after)
+    assert (found.drafts, found.drafted, found.accepted, found.acceptance, found.length) == (
+        100,
+        300,
+        150,
+        0.5,
+        2.5,
+    )
+    assert found.by_position == (0.8, 0.5, 0.2) and (found.draft_s, found.saved_s) == (0.5, -1.25)
+    assert found.in_words().endswith("estimate: 1.25 s lost, 0.50 s of drafting included")
+    assert found.source == "firesteel's counters during the benchmark"
+
+
+def test_our_server_without_drafts_has_no_acceptance(scrape):
+    metrics = Metrics("m")
+    assert compute_speculation(scrape(metrics), scrape(metrics)) is None
+
+
+def test_gain_says_its_sign():
+    assert DraftAcceptance(saved_s=2.0).gain_in_words() == "estimate: 2.00 s gained"
+    assert DraftAcceptance(saved_s=-2.0).gain_in_words() == "estimate: 2.00 s lost"
+    assert DraftAcceptance(length=2.0).gain_in_words() == ""
 
 
 def test_engines_of_a_server_are_summed():

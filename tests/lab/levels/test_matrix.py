@@ -91,6 +91,12 @@ def test_every_default_gate_exists():
             assert parse_gates(choose_default_gates(spec, on_gpu=on_gpu))
 
 
+def test_answers_with_drafts_are_a_gate_on_a_cpu_unless_the_server_has_drafts_of_its_own():
+    assert "speculate=off,ngram" in choose_default_gates(LabSpec(), on_gpu=False)
+    for flags in (("--speculate", "eagle3"), ("--draft-model=head",), ("--speculative-config", "{}")):
+        assert "speculate=off,ngram" not in choose_default_gates(LabSpec(flags=flags), on_gpu=False)
+
+
 def test_gates_file_replaces_the_default_gates_and_is_joined_by_named_ones(monkeypatch, tmp_path):
     path = tmp_path / "matrix.toml"
     path.write_text('flags = ["--a"]\n[environment]\nVLLM_A = "1"\n[[configuration]]\nname = "x"\nflags = ["--b"]')

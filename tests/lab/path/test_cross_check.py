@@ -30,6 +30,12 @@ def test_flags_of_vllm_are_translated():
     assert model_flags(["--kv-cache-dtype=bfloat16", "--no-sinks"]) == ["--kv-dtype", "bf16", "--no-sinks"]
 
 
+def test_drafts_are_kept_and_those_of_vllm_translated():
+    assert model_flags(["--speculate", "ngram", "--port", "9"]) == ["--speculate", "ngram"]
+    theirs = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 5}', "--no-sinks"]
+    assert model_flags(theirs) == ["--speculate", "ngram", "--num-speculative-tokens", "5", "--no-sinks"]
+
+
 @pytest.mark.slow
 def test_failure_is_returned_and_the_output_kept(tmp_path):
     words = cross_check("no/such-model", [], tmp_path)

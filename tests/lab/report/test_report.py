@@ -181,6 +181,13 @@ def test_ledger_of_the_kernel_path_is_the_table_of_kernels():
     assert "us per call" in page and ">50000<" in page
 
 
+def test_drafts_of_the_ledger_are_a_line_of_the_kernel_path():
+    drafts = {"kind": "ngram", "drafts": 4, "draft_tokens": 12, "accepted_tokens": 6, "accepted_at": [4, 2]}
+    text = text_of(parts.level("1.5", ledger=ledger(seconds=0.1) | {"drafts": drafts}))
+    assert "drafts: ngram, 6 of 12 drafted tokens accepted" in text
+    assert "drafts:" not in text_of(parts.level("1.5", ledger=ledger(seconds=0.1)))
+
+
 def test_slots_show_state_evidence_and_cure():
     table = judge_slots("vllm", log=vllm(lines.MARLIN, lines.FLASHINFER), expect="moe=cutlass,graphs=on")
     text = text_of(parts.level("1.5", "failed", slots=table.as_dict()))

@@ -101,6 +101,16 @@ def test_prompt_graphs_and_late_kernels_are_reported(server):
     assert ledger["prompt_steps"] == {"replayed": 5, "too many tokens": 6, "prompt logits": 7, "no graphs": 8}
 
 
+def test_drafts_of_the_engine_are_reported(server):
+    server.engine.told = replace(
+        server.engine.told, drafts=4, draft_tokens=12, accepted_tokens=6, accepted_at=[4, 2]
+    )
+    text = server.get("/metrics").body.decode()
+    assert value_of(text, "vllm:spec_decode_num_draft_tokens_total", model_name="tiny") == 12
+    assert value_of(text, "vllm:spec_decode_num_accepted_tokens_per_pos_total", position="1") == 2
+    assert value_of(text, "firesteel_draft_tokens_per_step") == 2.5
+
+
 def test_unknown_path_does_not_create_a_label(server):
     server.get("/nowhere/1")
     server.get("/nowhere/2")

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -56,6 +57,18 @@ def test_ledger_says_what_ran(server):
     assert body["ran"][0]["op"] == "linear" and body["ran"][0]["calls"] == 4, "requested again"
     assert body["ran"][0]["artefacts"] == server.engine.ledger[0]["artefacts"]
     assert body["formats"] == FORMATS and body["sinks"] is True and body["graphs"] == 0
+    assert body["drafts"] is None
+
+
+def test_ledger_says_what_was_drafted_and_accepted(open_server):
+    server = open_server(speculate="ngram")
+    server.engine.told = replace(
+        server.engine.told, drafts=4, draft_tokens=12, accepted_tokens=6, accepted_at=[4, 2]
+    )
+    drafts = {"kind": "ngram", "drafts": 4, "draft_tokens": 12, "accepted_tokens": 6, "accepted_at": [4, 2]}
+    assert server.get("/ledger").json()["drafts"] == drafts
+    server.engine.is_ready = False
+    assert server.get("/ledger").json()["drafts"] is None, "unknown"
 
 
 @pytest.mark.parametrize("error", [EngineDied("gone"), TimeoutError()])

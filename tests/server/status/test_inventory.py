@@ -28,6 +28,7 @@ def test_server_info_shows_settings_but_neither_files_nor_keys(open_server):
     info = answer.json()
     assert info["device"] == "CPU" and info["vllm_config"]["model"]["max_model_len"] == 4096
     assert info["vllm_config"]["batch"]["max_num_seqs"] == 7
+    assert info["vllm_config"]["speculate"]["speculate"] == "off"
     assert "secret-key" not in answer.body.decode() and "server" not in info["vllm_config"]
 
 

@@ -69,7 +69,7 @@ def bench_decode(
         refuse_checks(check, delays=delays)
         batches = parse_numbers("--batch", batch, 1, None)
         config = resolve({"prefix_caching": False, "max_num_seqs": max(64, *batches), **settings}).config
-        device = choose_device(config)
+        device = choose_device(config, "bench decode")
         check_folder(out)
         contexts = parse_numbers("--context", context, 1, None)
         loop_sweep = LoopSweep(batches=batches, contexts=contexts, tokens=steps, temperature=temperature)
@@ -105,7 +105,7 @@ def bench_steps(
     from firesteel.measure.roofline.ceiling import read_ceiling
     from firesteel.plot import check_libraries, plot_decode
 
-    device = choose_device(config)
+    device = choose_device(config, "bench decode")
     if sweep.delays and not device.is_cuda:
         raise UserError("--delays: only CUDA kernels have delays, and the references run here: leave it out")
     if plot:
@@ -145,15 +145,15 @@ def refuse_checks(check: int | None, *, delays: bool) -> None:
             raise UserError(f"{flag}: variants of a step are compared without --engine: leave one of them out")
 
 
-def choose_device(config: Config) -> DeviceSpec:
-    """Returns the device; a CPU only if it is named."""
+def choose_device(config: Config, verb: str) -> DeviceSpec:
+    """Returns the device that `verb` measures; a CPU only if it is named."""
     import torch
 
     from firesteel.device import find_device
 
     if config.model.device == "auto" and not torch.cuda.is_available():
         raise UserError(
-            "bench decode times CUDA kernels and torch sees no GPU here: run it on a machine with an NVIDIA GPU "
+            f"{verb} times CUDA kernels and torch sees no GPU here: run it on a machine with an NVIDIA GPU "
             "(`firesteel doctor` says what this one has), or pass --device cpu to time the plain references"
         )
     device = find_device(config.model.device)

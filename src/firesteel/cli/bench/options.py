@@ -40,3 +40,17 @@ def parse_numbers(flag: str, text: str, least: int, most: int | None) -> tuple[i
             limits = f"of at least {least}" if most is None else f"from {least} to {most}"
             raise UserError(f"{flag} {text}: expected comma-separated numbers {limits}, got {word!r}")
     return tuple(dict.fromkeys(map(int, words)))
+
+
+def parse_shares(flag: str, text: str) -> tuple[float, ...]:
+    """Parses comma-separated numbers from 0 to 1 and drops repeated ones."""
+    shares = []
+    for word in text.split(","):
+        try:
+            share = float(word)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 1:
+            raise UserError(f"{flag} {text}: expected comma-separated numbers from 0 to 1, got {word.strip()!r}")
+        shares.append(share)
+    return tuple(dict.fromkeys(shares))

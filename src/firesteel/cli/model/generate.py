@@ -39,8 +39,10 @@ def generate(
     if (text is None) == (prompt is None):
         raise UserError('give one text to continue: firesteel generate "The capital of France is"')
     check_model(settings)
+    from rich.text import Text
+
     from firesteel.cli.model.load import load
-    from firesteel.cli.tables import ledger_table, show
+    from firesteel.cli.tables import draft_line, ledger_table, show
     from firesteel.kernels.proof.profile_check import LaunchWatch
     from firesteel.types import SamplingParams
 
@@ -57,6 +59,8 @@ def generate(
     sys.stdout.write("\n")
     if ledger:
         show(ledger_table(llm))
+        if (kind := llm.settings.config.speculate.speculate) != "off":
+            show(Text(draft_line(kind, llm.engine.statistics())))
     if watch is not None:
         show_agreement(watch)
 

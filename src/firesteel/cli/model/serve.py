@@ -10,7 +10,7 @@ import typer
 from firesteel.cli.app import app, with_options, with_settings
 from firesteel.cli.help_page import FURTHER
 from firesteel.cli.options import check_model
-from firesteel.config.vllm_flags import ACCEPTED_FLAGS, KV_TYPES, REFUSED_FLAGS, translate
+from firesteel.config.vllm_flags import ACCEPTED_FLAGS, KV_TYPES, REFUSED_FLAGS, SPECULATIVE_NAMES, translate
 from firesteel.errors import UserError
 
 
@@ -22,6 +22,12 @@ def vllm_options() -> dict[str, Any]:
         ),
         "async_scheduling": _vllm_option(bool, "same as --run-ahead", "--async-scheduling/--no-async-scheduling"),
         "kv_cache_dtype": _vllm_option(str, f"same as --kv-dtype: {', '.join(KV_TYPES)}", "--kv-cache-dtype"),
+        "speculative_config": _vllm_option(
+            str,
+            "same as --speculate, --draft-model and --num-speculative-tokens, as JSON with method, model and "
+            "num_speculative_tokens",
+            *SPECULATIVE_NAMES,
+        ),
     }
     for flag in ACCEPTED_FLAGS:
         accepted = f"accepted: {', '.join(flag.accepted)}" if flag.accepted else "accepted"

@@ -208,7 +208,9 @@ def show_drafts(entry: BoardEntry) -> BoardCell:
     if drafts is None:
         return BoardCell("")
     share = "drafts" if drafts.acceptance is None else f"{percent(drafts.acceptance)} accepted"
-    return BoardCell(share, note=", ".join(filter(None, (drafts.positions_in_words(), drafts.length_in_words()))))
+    counts = "" if drafts.drafted is None else f"{drafts.accepted} of {drafts.drafted}"
+    words = (counts, drafts.positions_in_words(), drafts.length_in_words(), drafts.gain_in_words())
+    return BoardCell(share, note=", ".join(filter(None, words)))
 
 
 def show_answers(entry: BoardEntry) -> BoardCell:

@@ -20,6 +20,8 @@ from firesteel.lab.verdict import Verdict
 QUICK_GATES = ("kv_dtype=auto,fp8", "prefix_caching")  # settings that keep the answers
 GPU_GATES = ("cuda_graphs", "dependent_launch", "run_ahead", "kv_dtype=auto,fp8")
 CPU_GATES = QUICK_GATES
+DRAFT_GATE = "speculate=off,ngram"  # on a CPU, where cells are short; on a GPU it would double the hours
+DRAFT_FLAGS = ("--speculate", "--draft-model", "--speculative-config", "-sc")  # the user's own choice of drafts
 CELL_S = 1800.0  # time limit of a cell once its server is ready
 
 
@@ -74,4 +76,7 @@ def why_no_gates(spec: LabSpec) -> str:
 def choose_default_gates(spec: LabSpec, *, on_gpu: bool) -> tuple[str, ...]:
     if spec.engine != "firesteel" or spec.url:
         return ()
-    return QUICK_GATES if spec.quick else GPU_GATES if on_gpu else CPU_GATES
+    if spec.quick or on_gpu:
+        return QUICK_GATES if spec.quick else GPU_GATES
+    has_drafts = any(flag.partition("=")[0] in DRAFT_FLAGS for flag in spec.flags)
+    return CPU_GATES if has_drafts else (*CPU_GATES, DRAFT_GATE)

@@ -56,12 +56,12 @@ def model_flags(flags: Sequence[str]) -> list[str]:
         if not equals and words and not words[0].startswith("--"):
             written.append(words.pop(0))
         given = value if equals else written[-1] if len(written) > 1 else None
-        ours, meant = spell_ours(name, given)
-        setting = next(
-            (known for known in all_settings().values() if ours in _spellings(known.name, known.off_flag)), None
-        )
-        if setting is not None and setting.section != "server":
-            kept += written if ours == name else [ours] if meant is None else [ours, meant]
+        for ours, meant in spell_ours(name, given):
+            setting = next(
+                (known for known in all_settings().values() if ours in _spellings(known.name, known.off_flag)), None
+            )
+            if setting is not None and setting.section != "server":
+                kept += written if ours == name else [ours] if meant is None else [ours, meant]
     return kept
 
 

@@ -43,6 +43,22 @@ class OpCalls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerDrafts:
+    """Drafts that the server's engine has verified since its start."""
+
+    kind: str = ""
+    drafts: int = 0  # times that drafts of a request were verified
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    accepted_at: tuple[int, ...] = ()  # drafts accepted at least up to each position
+
+    def in_words(self) -> str:
+        if not self.draft_tokens:
+            return f"{self.kind}, nothing drafted"
+        return f"{self.kind}, {self.accepted_tokens} of {self.draft_tokens} drafted tokens accepted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLedger:
     device: str = ""
     kernels: dict[str, str] = field(default_factory=dict)  # op -> implementations that may run
@@ -50,12 +66,14 @@ class ServerLedger:
     ran: tuple[OpCalls, ...] = ()
     sinks: bool | None = None  # None: an older server, which does not say
     graphs: int | None = None  # decoding steps that were captured
+    drafts: LedgerDrafts | None = None  # None: the server drafts nothing, or is older
 
     def settings(self) -> list[str]:
-        """Returns lines about what is not an op: sinks, graphs and the type of the cache."""
+        """Returns lines about what is not an op: sinks, graphs, drafts and the type of the cache."""
         lines = [] if self.sinks is None else [f"sinks={'on' if self.sinks else 'off'}"]
         if self.graphs is not None:
             lines.append(f"graphs={'on' if self.graphs else 'off'}, {self.graphs} decoding steps captured")
+        lines += [] if self.drafts is None else [f"drafts={self.drafts.in_words()}"]
         return lines + ([f"kv={self.formats['kv']}"] if "kv" in self.formats else [])
 
     @property

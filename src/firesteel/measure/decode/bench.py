@@ -6,7 +6,7 @@ Before anything is timed, all variants of the step must give the same tokens, ke
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from firesteel.kernels.op.requirement import parse_requirements
 from firesteel.kernels.registry import parse_pins
 from firesteel.measure.decode.experts import count_experts
 from firesteel.measure.decode.figures import DecodeFigures, kv_format
-from firesteel.measure.decode.steps import PASS_STEPS, fill_pages, first_batch, lay_out, time_steps
+from firesteel.measure.decode.steps import PASS_STEPS, Pages, fill_pages, first_batch, lay_out, time_steps
 from firesteel.measure.decode.variants import compare_variants, list_variants, time_groups
 from firesteel.measure.ops.memory import free_memory
 from firesteel.measure.record import Record
@@ -32,6 +32,7 @@ from firesteel.model.decode import DecodeStep
 from firesteel.model.decode_ops import DecodeOps, split_choices
 from firesteel.model.graphs import WARMUPS
 from firesteel.model.weights import weight_bytes
+from firesteel.types import KvCache
 
 EXPERT_TOKENS = 100  # tokens whose experts are counted
 GROUP_STEPS = 60  # timed steps per group
@@ -176,23 +177,29 @@ def measure(sweep: DecodeSweep, subject: DecodeSubject, batch: int, context: int
 
 def open_step(sweep: DecodeSweep, subject: DecodeSubject, batch: int, context: int) -> DecodeStep:
     """Builds a step with its own pages, filled with random keys and values up to `context`."""
-    loaded, config = subject.loaded, subject.config
-    spec, size, contexts = loaded.spec, config.batch.page_size, [context] * batch
+    spec, contexts = subject.loaded.spec, [context] * batch
+    pages, cache = open_pages(subject.loaded, subject.config, contexts, room=sweep.room)
+    step = DecodeStep(subject.loaded.model, cache, subject.ops, num_requests=batch, num_pages=pages.width)
+    first = torch.randint(spec.vocab_size, (batch,), generator=torch.Generator().manual_seed(SEED)).tolist()
+    step.load(first_batch(first, contexts, pages, cache))
+    return step
+
+
+def open_pages(loaded: Loaded, config: Config, contexts: Sequence[int], *, room: int) -> tuple[Pages, KvCache]:
+    """Returns pages of requests that hold `contexts` random keys and values and gain up to `room` more."""
+    spec, size = loaded.spec, config.batch.page_size
     longest_window = max((window for window in spec.windows if window is not None), default=0)
-    pages = lay_out(contexts, room=sweep.room, page_size=size, window=longest_window, seed=SEED)
+    pages = lay_out(contexts, room=room, page_size=size, window=longest_window, seed=SEED)
     dtype = find_dtype(config.cache.kv_dtype, loaded.device)
     needed, free = pages.count * page_bytes(spec, size, dtype), available_bytes(loaded.device)
     if needed > free:
         raise UserError(
-            f"keys and values of {batch} x {context} tokens need {needed / GIB:.1f} GiB, {free / GIB:.1f} GiB are "
-            "free: lower --batch or --context"
+            f"keys and values of {len(contexts)} x {max(contexts)} tokens need {needed / GIB:.1f} GiB, "
+            f"{free / GIB:.1f} GiB are free: measure fewer requests or a shorter --context"
         )
     cache = new_cache(spec, pages.count, size, loaded.device, dtype)
-    step = DecodeStep(loaded.model, cache, subject.ops, num_requests=batch, num_pages=pages.width)
     fill_pages(cache, seed=SEED)
-    first = torch.randint(spec.vocab_size, (batch,), generator=torch.Generator().manual_seed(SEED)).tolist()
-    step.load(first_batch(first, contexts, pages, cache))
-    return step
+    return pages, cache
 
 
 def allocated_bytes(loaded: Loaded, step: DecodeStep) -> int:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from firesteel.engine.statistics import Statistics
 from firesteel.server.generate.choice import Choice
+from firesteel.server.observe.drafts import DraftMetrics
 
 SECONDS = (
     0.001,
@@ -141,6 +142,8 @@ class Metrics:
         self._prompt = self._histogram("vllm:request_prompt_tokens", "Prompt tokens per choice", TOKENS)
         self._output = self._histogram("vllm:request_generation_tokens", "Generated tokens per choice", TOKENS)
 
+        self._drafts = DraftMetrics(self.registry, model_name)
+
     def count_answer(self, path: str, status: int) -> None:
         self._answers.labels(path, str(status)).inc()
 
@@ -170,7 +173,11 @@ class Metrics:
                 self._inter_token.observe(statistics.token_s)
 
     def render(self, statistics: Statistics | None, *, num_deaths: int, num_under_way: int) -> bytes:
-        """Returns the exposition text. `statistics` is None while no engine runs: gauges are then 0."""
+        """Returns the exposition text. `statistics` is None while no engine runs: gauges are then 0.
+
+        `num_deaths` is that of the time when the statistics were asked for.
+        """
+        self._drafts.update(statistics, num_deaths=num_deaths)
         now = Statistics() if statistics is None else statistics
         for name, gauge in self._gauges.items():
             gauge.set(getattr(now, GAUGES[name][0]))

@@ -246,6 +246,16 @@ class LedgerLine(ApiAnswer, kw_only=True):
     artefacts: list[LedgerCode]
 
 
+class LedgerDrafts(ApiAnswer, kw_only=True):
+    """Drafts that the current engine has verified."""
+
+    kind: str  # as --speculate
+    drafts: int  # times that drafts of a request were verified
+    draft_tokens: int
+    accepted_tokens: int
+    accepted_at: list[int]  # drafts accepted at least up to each position
+
+
 class LedgerAnswer(ApiAnswer, kw_only=True):
     device: str
     kernels: dict[str, str]
@@ -255,4 +265,5 @@ class LedgerAnswer(ApiAnswer, kw_only=True):
     late_compilations: int | None  # kernels compiled or loaded while requests were served; None: unknown
     late_captures: int | None  # steps made while requests were served
     prompt_steps: dict[str, int]  # steps with prompts: replayed, or run op by op, by reason
+    drafts: LedgerDrafts | None  # None: --speculate off, or unknown
     ran: list[LedgerLine]

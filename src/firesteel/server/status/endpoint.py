@@ -22,6 +22,7 @@ from firesteel.server.openai.answers import (
     Health,
     HealthStatus,
     LedgerAnswer,
+    LedgerDrafts,
     LedgerLine,
     Model,
     ModelList,
@@ -44,6 +45,19 @@ def find_ending(asked: TokenizeRequest) -> Ending:
         message = "continue_final_message and add_generation_prompt exclude each other"
         raise ApiError(400, message, param="add_generation_prompt")
     return "open"
+
+
+def find_drafts(kind: str, now: Statistics | None) -> LedgerDrafts | None:
+    """Returns what was drafted; None if nothing ever is, or if no engine answers."""
+    if kind == "off" or now is None:
+        return None
+    return LedgerDrafts(
+        kind=kind,
+        drafts=now.drafts,
+        draft_tokens=now.draft_tokens,
+        accepted_tokens=now.accepted_tokens,
+        accepted_at=now.accepted_at,
+    )
 
 
 class StatusEndpoints:
@@ -70,9 +84,10 @@ class StatusEndpoints:
 
     async def metrics(self, request: HttpRequest) -> Response:
         service = self.service
+        num_deaths = service.engine.num_deaths  # before the engine is asked, so that both are of the same engine
         text = service.metrics.render(
             await self.statistics(),
-            num_deaths=service.engine.num_deaths,
+            num_deaths=num_deaths,
             num_under_way=service.admission.num_under_way,
         )
         return Response(text, media_type=CONTENT_TYPE_LATEST)
@@ -92,6 +107,7 @@ class StatusEndpoints:
                 late_compilations=None if now is None else now.late_compilations,
                 late_captures=None if now is None else now.late_captures,
                 prompt_steps={} if now is None else now.prompt_steps(),
+                drafts=find_drafts(self.service.config.speculate.speculate, now),
             )
         )
 

@@ -23,7 +23,7 @@ from firesteel.server.status.endpoint import StatusEndpoints
 from firesteel.untrusted.json_file import read_object
 from firesteel.version import find_version
 
-SECTIONS = ("model", "batch", "cache", "kernels")  # of the settings; the others name files and hosts
+SECTIONS = ("model", "batch", "cache", "kernels", "speculate")  # of the settings; the others name files and hosts
 
 
 class Version(ApiAnswer, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from firesteel.lab.path.ledger import NONE, OpCalls
 from firesteel.lab.path.slots import SlotRow, SlotState
-from firesteel.lab.report.document import DOUBTFUL, GOOD, PLAIN, Cell, Fold, Part, Table
+from firesteel.lab.report.document import DOUBTFUL, GOOD, PLAIN, Cell, Fold, Paragraph, Part, Table
 from firesteel.lab.report.headline import VERDICT_TONES
 from firesteel.lab.result import LabResult
 
@@ -51,7 +51,11 @@ def kernels(result: LabResult) -> list[Part]:
     rows = [_op(calls, is_launched=is_launched) for calls in ran]
     caption = "from the ledger: what was called, not what was planned"
     table = Table(headings, rows, caption if is_launched else f"{caption}; no kernel was launched on a GPU")
-    return [Fold(f"ops that ran ({len(ran)})", [table.without_empty_columns()], is_open=len(ran) <= MAX_OPEN)]
+    drafts = [] if result.any_drafts is None else [Paragraph(f"drafts: {result.any_drafts.in_words()}")]
+    return [
+        *drafts,
+        Fold(f"ops that ran ({len(ran)})", [table.without_empty_columns()], is_open=len(ran) <= MAX_OPEN),
+    ]
 
 
 def _op(calls: OpCalls, *, is_launched: bool) -> list[Cell | str]:
