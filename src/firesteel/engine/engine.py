@@ -99,7 +99,8 @@ class Engine:
         kernels = kernels or KernelConfig()
         prompt_model = model.with_activation(kernels.prefill_activation)
         self.runner = Runner(prompt_model, new_cache(spec, num_pages + 1, size, device, dtype))
-        self.sampler = Sampler(spec.vocab_size, device.torch_device, model.kernels.draw)
+        by_row = model.kernels.is_invariant
+        self.sampler = Sampler(spec.vocab_size, device.torch_device, model.kernels.draw, by_row=by_row)
         self.idle_page = num_pages  # owned by no request
         sizes = {"most_requests": config.max_num_seqs, "max_context": max_context}
         memory = StepMemory(device, most_requests=config.max_num_seqs, vocab_size=spec.vocab_size)
