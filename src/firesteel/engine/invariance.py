@@ -36,7 +36,7 @@ def _list_conflicts(config: KernelConfig, num_ranks: int) -> list[tuple[str, str
         conflicts.append(
             (
                 f"--prefill-activation {config.prefill_activation}",
-                "a token would be rounded otherwise in a prompt than in a decoding step; round all with --activation",
+                "a token would be rounded otherwise in a prompt than in decoding; round all with --activation",
             )
         )
     if config.tile != AUTO:

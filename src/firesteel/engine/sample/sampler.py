@@ -74,7 +74,7 @@ class Sampler:
         *,
         by_row: bool = False,
     ) -> None:
-        """`by_row` computes each row's logprobs alone, and on a CPU its draw, so that no other row changes a bit."""
+        """`by_row` scores each row alone, and on a CPU draws from it alone, so that no other row changes a bit."""
         self.vocab_size = vocab_size
         self.rows_scored = 1 if by_row else rows_at_once(vocab_size)
         # torch on a CPU computes the last values of a tensor otherwise than the others.
