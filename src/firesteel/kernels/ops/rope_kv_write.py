@@ -145,7 +145,7 @@ def _accepts(operands: RopeKvWriteOperands) -> str | None:
     return _refuse_scales(operands)
 
 
-@rope_kv_write.implementation("triton", needs=triton_ready(), accepts=_accepts)
+@rope_kv_write.implementation("triton", needs=triton_ready(), accepts=_accepts, is_row_invariant=True)
 def triton_rope_kv_write(operands: RopeKvWriteOperands) -> tuple[Tensor, ...]:
     from firesteel.kernels.triton.rope_kv_write import launch
 
