@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from firesteel.kernels.op.op import Implementation, Op
 
 FLAG = "--batch-invariant"
+INVARIANT = ":invariant"  # ends the names of implementations that exist for this alone
 
 
 def keep_invariant(

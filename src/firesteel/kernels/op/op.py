@@ -18,7 +18,7 @@ from firesteel.errors import ArgumentsRefused, KernelError
 from firesteel.kernels.call_key import make_key
 from firesteel.kernels.ledger import Launch, Ledger, Ran, watch_launches
 from firesteel.kernels.op.device_code import CudaCode, DeviceCode
-from firesteel.kernels.op.invariance import keep_invariant
+from firesteel.kernels.op.invariance import INVARIANT, keep_invariant
 from firesteel.kernels.op.lack import explain_lack
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import OpProfile
@@ -190,7 +190,12 @@ class Op(Generic[P, R]):
         return next((why for part, why in self.refused_names.items() if part in name), None)
 
     def _find_named(self, name: str) -> list[Implementation[P, R]]:
-        return [way for full, way in self.implementations.items() if name in (full, full.partition(":")[0])]
+        """Returns the implementation, or those of a family but not the invariant one, which is named in full."""
+        return [
+            way
+            for full, way in self.implementations.items()
+            if full == name or (full.partition(":")[0] == name and not full.endswith(INVARIANT))
+        ]
 
     def _why_not(self, device: DeviceSpec, required: Requirement, chosen: Chosen[P, R]) -> str:
         if why := self.lacks(device, required.implementation):
