@@ -119,6 +119,13 @@ class KernelConfig:
         check=layer_list,
     )
     sinks: bool = setting(True, "attention sinks; switching them off breaks the model", env="FIRESTEEL_SINKS")
+    batch_invariant: bool = setting(
+        False,
+        "the same bits for a request whatever else runs, in any order, chunks and cached prefixes: one kernel and "
+        "one order of summation per op; slower",
+        env="FIRESTEEL_BATCH_INVARIANT",
+        is_common=True,
+    )
     cuda_graphs: bool = setting(
         True,
         "replay of each decode step as one CUDA graph; off launches every kernel (also --enforce-eager)",

@@ -113,7 +113,8 @@ class Engine:
         kernels = kernels or KernelConfig()
         prompt_model = model.with_activation(kernels.prefill_activation)
         self.runner = Runner(prompt_model, new_cache(spec, num_pages + 1, size, device, dtype))
-        self.sampler = Sampler(spec.vocab_size, device.torch_device, model.kernels.draw)
+        by_row = model.kernels.is_invariant
+        self.sampler = Sampler(spec.vocab_size, device.torch_device, model.kernels.draw, by_row=by_row)
         self.idle_page = num_pages  # owned by no request
         speculate = speculate or SpeculateConfig()
         most_rows = config.max_num_seqs if speculate.speculate == "off" else max(config.max_num_seqs, MOST_FUSED)
