@@ -34,7 +34,6 @@ class HeadCourse:
     """All parameters of a training run."""
 
     steps: int
-    boundaries: tuple[int, ...] = (4, 6, 8)
     lesson_tokens: int = 1024
     draft_steps: int = 3
     later_weight: float = 0.8  # weight of a draft's loss relative to the draft before it
@@ -48,13 +47,13 @@ class HeadCourse:
 
 
 class HeadTrainer:
-    def __init__(self, course: HeadCourse, states: States, target: Target) -> None:
+    def __init__(self, course: HeadCourse, states: States, target: Target, shape: HeadShape) -> None:
         torch.manual_seed(course.seed)
         self.course, self.states, self.spec = course, states, target.spec
         weights = target.weights
         assert isinstance(weights.lm_head, Tensor)
         self.target_norm = weights.norm.float()
-        self.head = Head(HeadShape(boundaries=course.boundaries), weights.embedding, weights.lm_head, weights.norm)
+        self.head = Head(shape, weights.embedding, weights.lm_head, weights.norm)
         matrices = [weight for weight in self.head.parameters() if weight.dim() > 1 and len(weight) > 8]
         others = [weight for weight in self.head.parameters() if weight.dim() == 1 or len(weight) <= 8]
         groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
@@ -62,7 +61,8 @@ class HeadTrainer:
         self.rng = Random(course.seed)
         self.order: list[int] = []
 
-    def run(self, log: Path) -> None:
+    def run(self, log: Path, directory: Path) -> None:
+        """Trains; every 50 steps a line goes to `log` and the head so far to `directory`."""
         started = time.monotonic()
         sums = torch.zeros(2, self.course.draft_steps)
         for step in range(self.course.steps):
@@ -74,12 +74,13 @@ class HeadTrainer:
                     lines.write(json.dumps(line) + "\n")
                 print(json.dumps(line), flush=True)
                 sums.zero_()
+                export_head(self.head, self.spec, directory)
 
     def train_step(self, step: int) -> Tensor:
         """Returns loss and share of right drafts [2, draft steps] of one lesson, and learns from it."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.course.lr(step)
-        lesson = make_lesson(self.states, self._draw_documents(), self.course.boundaries)
+        lesson = make_lesson(self.states, self._draw_documents(), self.head.shape.boundaries)
         losses, rights = self.losses(lesson)
         weights = self.course.later_weight ** torch.arange(len(losses))
         (losses * weights).sum().backward()
@@ -194,16 +195,15 @@ def main() -> None:
     torch.set_num_threads(1)
     given.scratch.mkdir(parents=True, exist_ok=True)
     states = collect_states(given.scratch / "states.pt", num_tokens=given.tokens, seed=STATES_SEED)
+    boundaries = tuple(map(int, given.boundaries.split(",")))
     course = HeadCourse(
         steps=given.steps,
-        boundaries=tuple(map(int, given.boundaries.split(","))),
         draft_steps=given.draft_steps,
         lesson_tokens=given.lesson_tokens,
         peak_lr=given.peak_lr,
     )
-    trainer = HeadTrainer(course, states, Target())
-    trainer.run(given.scratch / "log.jsonl")
-    export_head(trainer.head, trainer.spec, given.directory)
+    trainer = HeadTrainer(course, states, Target(), HeadShape(boundaries=boundaries))
+    trainer.run(given.scratch / "log.jsonl", given.directory)
 
 
 if __name__ == "__main__":

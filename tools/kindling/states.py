@@ -141,7 +141,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def collect_states(path: Path, *, num_tokens: int, seed: int) -> States:
-    """Computes states of documents with `num_tokens` tokens together, and keeps them in `path` for the next call."""
+    """Computes states of documents of `num_tokens` tokens together, and keeps them in `path` for later calls."""
     if path.exists():
         return States(**torch.load(path, weights_only=True))
     target = Target()

@@ -73,5 +73,5 @@ def test_states_that_do_not_fit_are_refused(ids, uses_states, num_inputs, messag
 
 
 def test_head_of_a_known_name_with_another_width_is_refused():
-    with pytest.raises(DrafterError, match="reads the final state.* fc.weight reads 3 states"):
+    with pytest.raises(DrafterError, match=r"reads the final state.* fc\.weight reads 3 states"):
         states_of("gpt-oss-120b-Eagle3-short-context", num_inputs=3)

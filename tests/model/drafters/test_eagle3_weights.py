@@ -136,7 +136,7 @@ def test_truncated_file_is_refused(cut, target, tmp_path):
 def test_folder_without_weights_is_refused(target, tmp_path):
     write_head(tmp_path, Layout())
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(DrafterError, match="holds neither model.safetensors nor"):
+    with pytest.raises(DrafterError, match=r"holds neither model\.safetensors nor"):
         load_eagle3(tmp_path, target, CPU)
 
 
