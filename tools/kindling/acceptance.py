@@ -1,12 +1,11 @@
 """Measures how many drafted tokens Kindling's own greedy choice accepts, on held-out prompts, for any drafter.
 
-python -m kindling.acceptance [--drafter eagle3] [--directory DIR] [--tokens 3] [--per-family 4]
+python -m kindling.acceptance [--drafter eagle3] [--directory DIR] [--tokens 3] [--per-family 4] [--record]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +24,11 @@ from firesteel.llm import LLM
 from firesteel.model.drafters.drafter import DraftContext, Drafter
 from firesteel.model.drafters.eagle3 import load_eagle3
 from firesteel.model.drafters.wiring import suspect_wiring
+from firesteel.measure.record import Record
 from firesteel.model.gpt_oss import GptOss
 from firesteel.types import Batch, KvView, Plan, Request, SamplingParams, Span, Taps
 
+RECORDS = Path(__file__).parents[2] / "records" / "kindling-drafters"
 PAGE_SIZE = 16
 MOST_TOKENS = 64  # generated per prompt
 LEFT_OUT = ("retrieval_long",)  # minutes of prompts
@@ -153,24 +154,49 @@ def held_out_prompts(llm: LLM, per_family: int) -> list[list[int]]:
     return [encode_prompt(harmony, llm, item) for item in items]
 
 
+def measure_record(llm: LLM, kind: str, directory: Path, *, k: int, per_family: int) -> Record:
+    """Measures a drafter of Kindling; the sample is its acceptance length."""
+    drafter = LOADERS[kind](directory, llm.model, llm.device)
+    texts = continue_greedily(llm, held_out_prompts(llm, per_family), drafter.boundaries)
+    measured = measure_acceptance(drafter, texts, k)
+    return Record.now(
+        llm.device,
+        llm.settings.config,
+        name=f"acceptance {kind}",
+        unit="tokens per step",
+        samples=[measured.length],
+        warmups=0,
+        parameters={
+            "k": k,
+            "prompts": len(texts),
+            "steps": measured.steps,
+            "tokens": measured.tokens,
+            "drafted": list(measured.drafted),
+            "accepted": list(measured.accepted),
+        },
+        kernels=llm.kernels.table(),
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the acceptance of a drafter of Kindling.")
     parser.add_argument("--drafter", choices=LOADERS, default="eagle3")
     parser.add_argument("--directory", type=Path, help="folder of the drafter (default: the shipped one)")
     parser.add_argument("--tokens", type=int, default=3, help="tokens drafted at a time")
     parser.add_argument("--per-family", type=int, default=4, help="prompts of each family of the exam")
+    parser.add_argument("--record", action="store_true", help=f"save a record in {RECORDS.name}")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    llm = LLM(device="cpu")
     directory = given.directory or BUILT_IN.with_name(f"kindling_{given.drafter}")
-    drafter = LOADERS[given.drafter](directory, llm.model, llm.device)
-    texts = continue_greedily(llm, held_out_prompts(llm, given.per_family), drafter.boundaries)
-    measured = measure_acceptance(drafter, texts, given.tokens)
-    rates = [round(measured.rate(place), 3) for place in range(1, given.tokens + 1)]
-    figures = {"prompts": len(texts), "steps": measured.steps, "length": round(measured.length, 3), "rates": rates}
-    print(json.dumps(figures))
-    if warning := suspect_wiring(measured.rate(1), measured.drafted[0]):
+    llm = LLM(device="cpu")
+    record = measure_record(llm, given.drafter, directory, k=given.tokens, per_family=given.per_family)
+    facts = record.parameters
+    rates = [ours / max(1, all_) for ours, all_ in zip(facts["accepted"], facts["drafted"], strict=True)]
+    print(f"{record.median:.2f} tokens per step; accepted by place: {', '.join(f'{rate:.3f}' for rate in rates)}")
+    if warning := suspect_wiring(rates[0], facts["drafted"][0]):
         print(warning)
+    if given.record:
+        print(record.save(RECORDS))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class HeadCourse:
     draft_steps: int = 3
     later_weight: float = 0.8  # weight of a draft's loss relative to the draft before it
     peak_lr: float = 2e-3
-    warmup: int = 50
+    warmup: int = 30
     seed: int = 1
 
     def lr(self, step: int) -> float:

@@ -1,5 +1,8 @@
 """The paged drafter gives the drafts of a whole-sequence oracle, however the texts are fed."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,6 +12,8 @@ from firesteel.types import Batch, KvView
 from tests.model.drafters.eagle3_oracle import Oracle
 from tests.model.drafters.heads import CPU, LAYOUTS, TARGET, Layout, new_target, write_head
 
+PARTS = Path(__file__).with_name("eagle3_parts.py")
+EACH_STATE = "speculators with norms of each state and of the output"
 PAGE_SIZE = 4
 LENGTH = 40  # tokens of a text
 PAGES_EACH = 12
@@ -187,9 +192,12 @@ def test_compute_depends_on_the_values_of_its_tensors_alone(target, tmp_path):
     assert take(drafter.compute(context, wanted, 3), (1, 3)) == second.expected(oracle, (1, 3))
 
 
-def test_heads_that_the_kernels_of_a_gpu_refuse_are_named(target, tmp_path):
-    from dataclasses import replace
+def test_kernels_of_a_gpu_take_its_operands(run_interpreted, tmp_path):
+    layout = replace(LAYOUTS[EACH_STATE], head_dim=32, num_heads=2, num_kv_heads=1)
+    run_interpreted(PARTS, str(write_head(tmp_path, layout)))
 
+
+def test_heads_that_the_kernels_of_a_gpu_refuse_are_named(target, tmp_path):
     gpu = replace(CPU, capability=(9, 0))
     with pytest.raises(DrafterError, match=r"config.json: head_dim = 8 .* use --device cpu"):
         load_eagle3(write_head(tmp_path, Layout()), target, gpu)

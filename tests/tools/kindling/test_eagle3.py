@@ -83,7 +83,7 @@ def test_training_lowers_the_loss_of_every_draft(target, tmp_path):
     states = new_states(12, 12)
     shape_of_target = type("Target", (), {"spec": TARGET, "weights": target.weights})()
     course = HeadCourse(steps=40, lesson_tokens=72, warmup=4, peak_lr=1e-2)
-    trainer = HeadTrainer(course, states, shape_of_target, HeadShape(boundaries=(2, 4, 8), hidden_size=32))
+    trainer = HeadTrainer(course, states, shape_of_target, OF_LESSONS)
     figures = torch.stack([trainer.train_step(step) for step in range(course.steps)])
     losses = figures[:, 0]
     assert losses.shape == (40, 3) and (losses[-8:].mean(0) < 0.9 * losses[:4].mean(0)).all(), losses
@@ -92,8 +92,6 @@ def test_training_lowers_the_loss_of_every_draft(target, tmp_path):
 def test_documents_come_once_before_any_comes_again(target):
     shape_of_target = type("Target", (), {"spec": TARGET, "weights": target.weights})()
     course = HeadCourse(steps=2, lesson_tokens=30, warmup=1)
-    trainer = HeadTrainer(
-        course, new_states(6, 10), shape_of_target, HeadShape(boundaries=(2, 4, 8), hidden_size=32)
-    )
+    trainer = HeadTrainer(course, new_states(6, 10), shape_of_target, OF_LESSONS)
     drawn = [number for _ in range(4) for number in trainer._draw_documents()]
     assert sorted(drawn[:6]) == sorted(drawn[6:]) == list(range(6)) and len(drawn) == 12

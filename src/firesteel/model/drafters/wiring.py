@@ -9,7 +9,7 @@ LOWEST_RATE = 0.25
 
 
 def suspect_wiring(acceptance_at_1: float, num_drafted: int) -> str | None:
-    """Returns a warning if the first tokens of `num_drafted` drafts are accepted so rarely that wiring is to blame."""
+    """Returns a warning if the first tokens of `num_drafted` drafts are accepted so rarely that it is miswired."""
     if num_drafted < FEWEST_DRAFTS or acceptance_at_1 >= LOWEST_RATE:
         return None
     return (
