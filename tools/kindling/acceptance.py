@@ -21,10 +21,10 @@ from firesteel.eval import encode_prompt, take
 from firesteel.exam import EXAM, read_items
 from firesteel.hub import BUILT_IN
 from firesteel.llm import LLM
+from firesteel.measure.record import Record
 from firesteel.model.drafters.drafter import DraftContext, Drafter
 from firesteel.model.drafters.eagle3 import load_eagle3
 from firesteel.model.drafters.wiring import suspect_wiring
-from firesteel.measure.record import Record
 from firesteel.model.gpt_oss import GptOss
 from firesteel.types import Batch, KvView, Plan, Request, SamplingParams, Span, Taps
 

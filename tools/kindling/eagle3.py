@@ -22,7 +22,7 @@ from firesteel.hub import BUILT_IN
 from firesteel.model.checkpoint import save_tensors, write_json
 from firesteel.model.shards import SINGLE
 from firesteel.model.spec import ModelSpec
-from kindling.eagle3_network import Head, HeadShape, Lesson, make_lesson
+from kindling.eagle3_network import ROWS, Head, HeadShape, Lesson, make_lesson
 from kindling.states import States, Target, collect_states
 
 SHIPPED = BUILT_IN.with_name("kindling_eagle3")
@@ -96,6 +96,7 @@ class HeadTrainer:
             drafted = self.head.draft(lesson, num_steps)
             wanted = lesson.anchors[:, None] + 1 + torch.arange(num_steps)
             rows, places = wanted.clamp(max=len(lesson.left) - 1).unique(return_inverse=True)
+            rows = functional.pad(rows, (0, -len(rows) % ROWS))
             with torch.no_grad():
                 final = functional.rms_norm(
                     lesson.final[rows].float(), self.target_norm.shape, self.target_norm, self.spec.rms_eps

@@ -18,6 +18,10 @@ from kindling.feed import ANSWER
 from kindling.states import LONGEST, States
 
 STD = 0.02
+ROWS, ANCHORS = (
+    128,
+    32,
+)  # tokens are padded and anchors dropped to multiples: products in bf16 are compiled by shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +61,24 @@ class Lesson:
 
 
 def make_lesson(states: States, documents: list[int], boundaries: tuple[int, ...]) -> Lesson:
-    """Builds a lesson of some documents of `states`."""
+    """Builds a lesson of some documents of `states`; rows of padding are a document without anchors."""
     spans = [range(int(states.starts[number]), int(states.starts[number + 1])) for number in documents]
-    rows = torch.cat([torch.arange(span.start, span.stop) for span in spans])
-    left = torch.cat([torch.arange(len(span) - 1, -1, -1) for span in spans])
-    tokens, roles = states.token_ids[rows], states.roles[rows]
-    is_anchor = (roles.roll(-2) == ANSWER) & (left >= 2)
     lens = [len(span) for span in spans]
+    rows = torch.cat([torch.arange(span.start, span.stop) for span in spans])
+    left = torch.cat([torch.arange(length - 1, -1, -1) for length in lens])
+    is_anchor = (states.roles[rows].roll(-2) == ANSWER) & (left >= 2)
+    count = int(is_anchor.sum())
+    is_anchor &= is_anchor.cumsum(0) <= max(count // ANCHORS * ANCHORS, min(count, ANCHORS))
+    padding = -len(rows) % ROWS
+    lens.append(padding)
+    rows, left, is_anchor = (functional.pad(part, (0, padding)) for part in (rows, left, is_anchor))
     return Lesson(
-        followers=tokens.roll(-1),
+        followers=states.token_ids[rows].roll(-1),
         features=states.residuals[rows][:, list(boundaries)].flatten(1),
         final=states.residuals[rows, -1],
         lens=lens,
         anchor_lens=[int(part.sum()) for part in is_anchor.split(lens)],
-        places=torch.cat([torch.arange(len(span)) for span in spans]),
+        places=torch.cat([torch.arange(length) for length in lens]),
         left=left,
         anchors=is_anchor.nonzero()[:, 0],
     )
@@ -144,11 +152,15 @@ class Head(nn.Module):
         return functional.rms_norm(x.float(), (x.shape[-1],), weight, self.shape.rms_eps)
 
 
+@torch.autocast("cpu", enabled=False)
 def attend(q: Tensor, keys: Tensor, values: Tensor, own: list[tuple[Tensor, Tensor]], lesson: Lesson) -> Tensor:
     """Returns [A, Q D]: anchors see their document up to themselves, and their own earlier steps.
 
-    q [A, Q, D], keys and values [T, K, D], those of own steps [A, K, D].
+    q [A, Q, D], keys and values [T, K, D], those of own steps [A, K, D]. In float32: every document has a shape of
+    its own, for each of which products in bf16 would first be compiled.
     """
+    q, keys, values = q.float(), keys.float(), values.float()
+    own = [(key.float(), value.float()) for key, value in own]
     shared, scale = q.shape[1] // keys.shape[1], q.shape[-1] ** -0.5
     grouped = q.unflatten(1, (-1, shared)) * scale  # [A, K, Q/K, D]
     mixed = []
@@ -162,7 +174,7 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, own: list[tuple[Tensor, Tens
         length = len(key)
         seen = torch.arange(length) <= places[:, None]
         products = torch.einsum("akgd,tkd->akgt", query, key).masked_fill(~seen[:, None, None], float("-inf"))
-        weights = torch.cat((products, scored.to(products.dtype)), dim=-1).float().softmax(-1)
+        weights = torch.cat((products, scored), dim=-1).softmax(-1)
         part = torch.einsum("akgt,tkd->akgd", weights[..., :length], value)
         if own:
             part = part + torch.einsum("akgs,aksd->akgd", weights[..., length:], own_value)
