@@ -25,7 +25,7 @@ from firesteel.config import resolve
 from firesteel.engine.load import load_engine
 from firesteel.engine.sample.grammar import Grammars
 from firesteel.errors import UserError
-from firesteel.hub import find_checkpoint, settle_draft_model
+from firesteel.hub import find_checkpoint, find_draft_model
 from firesteel.kernels.ledger import Ledger
 from firesteel.model.reader import Progress
 from firesteel.progress import Report, watched
@@ -65,7 +65,7 @@ class LLM:
         """
         self.settings = resolve({"model": str(model) or None, **settings}, environ=environ)
         self.directory = find_checkpoint(self.settings.config.model.model)
-        config = settle_draft_model(self.settings.config, self.directory)
+        config = self.settings.config.with_draft_model(find_draft_model, self.directory)
         self.tokenizer = Tokenizer.load(self.directory)
         self.stop_ids = read_stop_ids(self.directory)
         loaded = load_engine(self.directory, config, progress=progress, preparing=preparing)

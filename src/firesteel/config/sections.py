@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from firesteel.config.checks import (
     at_least,
@@ -272,3 +274,12 @@ class Config:
     speculate: SpeculateConfig = SpeculateConfig()
     process: ProcessConfig = ProcessConfig()
     server: ServerConfig = field(default_factory=ServerConfig)
+
+    def with_draft_model(self, find: Callable[[str, str, Path], str], directory: Path) -> Config:
+        """Returns the settings with the draft model's folder, which `find` returns, in place of its name.
+
+        `directory` is the folder of the model.
+        """
+        asked = self.speculate
+        folder = find(asked.speculate, asked.draft_model, directory)
+        return replace(self, speculate=replace(asked, draft_model=folder))

@@ -9,7 +9,7 @@ from firesteel.config import Config
 from firesteel.engine.engine import Engine
 from firesteel.engine.load import Loaded, find_max_context, load_engine, synthetic_engine
 from firesteel.errors import UserError
-from firesteel.hub import find_checkpoint, settle_draft_model
+from firesteel.hub import find_checkpoint, find_draft_model
 from firesteel.measure.tokens.runs import SEED
 from firesteel.model.spec import PRESETS, ModelSpec, read_spec
 
@@ -33,7 +33,7 @@ def open_model(config: Config, synthetic: str | None) -> tuple[str, Loaded]:
     if synthetic is not None:
         return f"{synthetic}, random weights", synthetic_engine(find_preset(synthetic), config, seed=SEED)
     directory = find_checkpoint(config.model.model)
-    config = settle_draft_model(config, directory)
+    config = config.with_draft_model(find_draft_model, directory)
     with progress_bar("loading weights", in_bytes=True) as report_progress:
         return directory.name, load_engine(directory, config, progress=report_progress)
 

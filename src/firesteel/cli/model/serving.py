@@ -23,7 +23,7 @@ from firesteel.device import GIB, find_device
 from firesteel.engine.process.client import EngineClient
 from firesteel.errors import EngineFailed
 from firesteel.heap import settled_heap
-from firesteel.hub import find_checkpoint, settle_draft_model
+from firesteel.hub import find_checkpoint, find_draft_model
 from firesteel.server.app import build_app
 from firesteel.server.observe.access_log import set_up_logs
 from firesteel.server.run import Server, bind, url_of
@@ -44,7 +44,7 @@ def serve_model(settings: dict[str, Any]) -> None:
 async def run(config: Config) -> None:
     """Binds the port before the model is loaded, so that a wrong port fails at once."""
     directory = find_checkpoint(config.model.model)
-    config = settle_draft_model(config, directory)
+    config = config.with_draft_model(find_draft_model, directory)
     with bind(config.server) as bound:
         warn_if_open(bound, config.server)
         engine = await load(directory, config)
