@@ -10,7 +10,7 @@ from firesteel.model.prompt_sizes import PromptSize
 from firesteel.model.prompt_step import PromptStep
 from firesteel.types import Taps
 from tests.model.test_decode import BASE, clone, model_of
-from tests.model.test_verified_rows import begin, open_step
+from tests.model.test_decode_rows import begin, open_step
 from tests.model.verified_rows import prompts_of, rows_of
 
 REQUESTS = [(14, 3), (0, 2), (30, 1)]
