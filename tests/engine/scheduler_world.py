@@ -6,6 +6,7 @@ from dataclasses import replace
 from firesteel.config import BatchConfig
 from firesteel.engine.cache.page_pool import PagePool
 from firesteel.engine.cache.page_tables import FULL, WINDOW, PageLayout, PageTables
+from firesteel.engine.sample.spans import join_drafts
 from firesteel.engine.schedule.scheduler import Scheduler
 from firesteel.types import Request, SamplingParams, SpanResult
 
@@ -27,6 +28,14 @@ def continuation(request):
     return new
 
 
+def draft(job, rng):
+    """Returns up to 5 tokens that follow a job's, of which some are wrong."""
+    drafted = []
+    for _ in range(rng.randrange(6)):
+        drafted.append(next_token([*job.token_ids, *drafted]) if rng.random() < 0.8 else 99)
+    return drafted
+
+
 class World:
     """A scheduler, the memory behind its pages, and everything that came out."""
 
@@ -42,9 +51,13 @@ class World:
         prefix_caching=True,
         prompt_logits=1000,
         ahead=0,
+        drafts=None,
         find_room=None,
     ):
-        """Builds the world; `ahead` decoding steps are computed before the tokens of earlier steps are known."""
+        """Builds the world; `ahead` decoding steps are computed before the tokens of earlier steps are known.
+
+        `drafts` is a random source of drafted tokens, of which some are right.
+        """
         layout = PageLayout(page_size=page_size, kinds=kinds, window=window)
         self.pool = PagePool(num_pages)
         self.tables = PageTables(self.pool, layout, prefix_caching=prefix_caching)
@@ -58,6 +71,9 @@ class World:
             find_room=find_room,
             clock=lambda: self.now,
         )
+        if drafts is not None:
+            self.scheduler.draft_with(lambda jobs: [draft(job, drafts) for job in jobs], seqs + 6)
+        self.num_accepted = 0
         self.memory = {}  # (page, offset) -> kind and the tokens up to it
         self.requests, self.made, self.reasons, self.outputs = {}, {}, {}, {}
         self.plans = []
@@ -101,9 +117,13 @@ class World:
             return
         results = []
         for span in plan.spans:
-            self.compute(span)
+            text = [*span.token_ids[: span.end], *span.draft_ids]
+            self.compute(replace(span, token_ids=text, end=len(text)) if span.draft_ids else span)
             if span.num_logits:
-                results.append(SpanResult(token_id=next_token(span.token_ids) if span.samples else None))
+                drawn = [next_token(text[:end]) for end in range(span.end, len(text) + 1)]
+                result = join_drafts(span, iter([SpanResult(token_id=token) for token in drawn]))
+                self.num_accepted += len(result.following)
+                results.append(result if span.samples else SpanResult())
         for name in cancelled:
             self.cancel(name)
         for output in self.scheduler.commit(plan, results):

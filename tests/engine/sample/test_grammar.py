@@ -215,3 +215,26 @@ def test_engine_draws_what_the_grammar_allows(llm, end):
         assert completion.finish_reason == ("stop" if completion.token_ids[-1] == end else "length")
     assert {completion.finish_reason for completion in held} == {"stop", "length"}
     assert other.token_ids == llm.generate([[1, 2, 3]], free)[0].token_ids
+
+
+def test_drafts_are_cut_where_the_grammar_refuses_them(grammars, end):
+    mask = grammars.mask(WORDS)
+    text, drafts = list(b"ab"), [*b"acab", end, ord("a")]
+    assert mask.count_allowed(text, drafts) == 5
+    assert mask.count_allowed(text, [ord("b")]) == 0
+    assert mask.count_allowed([*text, end], [ord("a")]) == 0, "the text has ended"
+
+
+def test_masks_along_drafts_are_those_of_the_texts(grammars):
+    mask, drafts = grammars.mask(WORDS), list(b"abacab")
+    for start in range(len(drafts) + 1):
+        masks = mask.allowed_along(drafts[:start], drafts[start:])
+        fresh = [grammars.mask(WORDS).allowed(drafts[:end]) for end in range(start, len(drafts) + 1)]
+        assert [own.tolist() for own in masks] == [own.tolist() for own in fresh]
+        assert allowed(mask, "abacab"[:start]) == fresh[0].nonzero().flatten().tolist(), "the state has not moved"
+
+
+def test_slow_grammar_takes_no_drafts(grammars, monkeypatch):
+    mask = grammars.mask(WORDS)
+    monkeypatch.setattr(grammar.CompiledGrammar, "is_slow", True)
+    assert mask.count_allowed([], [ord("a")]) == 0

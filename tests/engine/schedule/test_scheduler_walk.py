@@ -96,7 +96,7 @@ class TestLongRandomWalk(RandomWalk.TestCase):
     settings = settings(max_examples=600, stateful_step_count=150, deadline=None)
 
 
-def random_world(rng):
+def random_world(rng, *, is_drafting=False):
     kinds = rng.choice([BOTH, BOTH, (FULL,), (WINDOW,)])
     page_size, window = rng.choice([1, 2, 4]), rng.choice([1, 2, 6, 13])
     num_pages = PageLayout(page_size=page_size, kinds=kinds, window=window).count_pages(40) + rng.choice([0, 4, 20])
@@ -109,16 +109,18 @@ def random_world(rng):
         budget=rng.choice([1, 5, 16, 64]),
         prompt_logits=rng.choice([1, 9]),
         prefix_caching=rng.random() < 0.8,
-        ahead=rng.choice([0, 3]),
+        ahead=0 if is_drafting else rng.choice([0, 3]),
+        drafts=rng if is_drafting else None,
     )
 
 
-def test_thousands_of_busy_steps_keep_pages_and_tokens_consistent():
+@pytest.mark.parametrize("is_drafting", [False, True], ids=["plain", "drafts"])
+def test_thousands_of_busy_steps_keep_pages_and_tokens_consistent(is_drafting):
     """Like the random walk, but always with many requests, so that every intended case occurs."""
-    steps = preemptions = evictions = cached = surplus = 0
+    steps = preemptions = evictions = cached = surplus = accepted = 0
     for seed in range(40):
         rng = random.Random(seed)
-        world = random_world(rng)
+        world = random_world(rng, is_drafting=is_drafting)
         for _ in range(60):
             for _ in range(rng.randrange(3)):
                 token_ids = [*HEAD[: rng.randrange(16)], *(rng.randrange(2) for _ in range(rng.randrange(1, 6)))]
@@ -135,4 +137,6 @@ def test_thousands_of_busy_steps_keep_pages_and_tokens_consistent():
         evictions += world.pool.num_evictions
         cached += sum(output.num_cached for output in world.outputs.values())
         surplus += world.num_surplus
-    assert steps > 4000 and preemptions > 100 and evictions > 1000 and cached > 1000 and surplus > 50
+        accepted += world.num_accepted
+    assert steps > 3000 and preemptions > 100 and evictions > 1000 and cached > 1000
+    assert accepted > 500 if is_drafting else surplus > 50

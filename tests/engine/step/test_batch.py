@@ -2,11 +2,12 @@
 
 import random
 from array import array
+from dataclasses import replace
 
 import pytest
 import torch
 
-from firesteel.engine.step.batch import build_batch
+from firesteel.engine.step.batch import build_batch, build_row_batch
 from firesteel.types import Plan, Request, SamplingParams, Span
 
 CPU = torch.device("cpu")
@@ -124,3 +125,29 @@ def test_batch_on_the_gpu_is_that_of_the_cpu():
             mine, theirs = getattr(getattr(here, kind), name), getattr(getattr(there, kind), name)
             assert theirs.is_cuda and theirs.data_ptr() % 16 == 0
             assert torch.equal(mine, theirs.cpu())
+
+
+def test_drafted_tokens_follow_those_of_a_span():
+    plan = Plan(spans=[replace(span([5, 6, 7], 2, [3]), num_logits=3, draft_ids=(8, 9)), span([1, 2], 1, [4])])
+    batch = build_batch(plan, 8, CPU)
+    assert batch.token_ids.tolist() == [7, 8, 9, 2]
+    assert batch.positions.tolist() == [2, 3, 4, 1]
+    assert batch.query_starts.tolist() == [0, 3, 4] and batch.kv_lens.tolist() == [5, 2]
+    assert batch.full.slots.tolist() == [26, 27, 28, 33]
+    assert batch.logit_rows.tolist() == [0, 1, 2, 3]
+
+
+def test_rows_of_a_request_see_those_before_them():
+    drafting = replace(span([5, 6, 7], 2, [3, 1], [2, 6]), num_logits=3, draft_ids=(8, 9))
+    batch = build_row_batch(Plan(spans=[drafting, span([1, 2], 1, [4])]), 4, CPU)
+    assert batch.token_ids.tolist() == [7, 8, 9, 2] and batch.positions.tolist() == [2, 3, 4, 1]
+    assert batch.query_starts.tolist() == [0, 1, 2, 3, 4] and batch.kv_lens.tolist() == [3, 4, 5, 2]
+    assert batch.full.page_table.tolist() == [[3, 1], [3, 1], [3, 1], [4, 0]]
+    assert batch.window.page_table.tolist()[2] == [2, 6]
+    assert batch.full.slots.tolist() == [14, 15, 4, 17] and batch.window.slots.tolist() == [10, 11, 24, 17]
+    assert batch.logit_rows.tolist() == [0, 1, 2, 3]
+
+
+def test_page_tables_reach_beyond_the_tokens():
+    batch = build_batch(Plan(spans=[span([1, 2, 3], 2, [7, 8, 9])]), 2, CPU, 3)
+    assert batch.full.page_table.tolist() == [[7, 8, 9]]

@@ -1,0 +1,111 @@
+"""Copies are drafted where a text repeats, if they pay, and steps wait for tokens only there."""
+
+import pytest
+
+from firesteel.engine.schedule.job import Job
+from firesteel.engine.speculate.copying import MOST_COPIED, CopyingSpeculator
+from firesteel.engine.speculate.policy import DraftPolicy
+from firesteel.engine.statistics import Statistics
+from firesteel.types import Plan, Request, SamplingParams, SpanResult
+
+REPEATING, OTHER = [1, 2, 3, 4, 5, 1, 2, 3], [1, 2, 3, 4, 5, 6, 7]
+CHEAP, DEAR = {1: 1.0, 8: 1.1}, {1: 1.0, 2: 50.0}
+
+
+class Table:
+    """Pages of a job, which nothing here reads."""
+
+    def __init__(self):
+        self.pages = {"full": [], "window": []}
+
+
+class Mask:
+    """Allows even tokens."""
+
+    def count_allowed(self, token_ids, draft_ids):
+        return next((place for place, token in enumerate(draft_ids) if token % 2), len(draft_ids))
+
+
+def new_job(name, token_ids, mask=None):
+    request = Request(request_id=name, token_ids=[], params=SamplingParams(), mask=mask)
+    job = Job(request, list(token_ids), Table())
+    job.num_computed = len(token_ids) - 1
+    return job
+
+
+def new_speculator(jobs, measured=CHEAP, **options):
+    policy = DraftPolicy(most_rows=8, adapts=True, totals=Statistics(), measure=lambda: measured)
+    policy.start()
+    held = {id(job.token_ids): job for job in jobs}
+    return CopyingSpeculator(policy, lambda span: held.get(id(span.token_ids)), **options)
+
+
+def plan_of(*jobs):
+    return Plan(spans=[job.span(len(job.token_ids)) for job in jobs])
+
+
+def test_repeating_text_is_copied():
+    job, other = new_job("a", REPEATING), new_job("b", OTHER)
+    speculator = new_speculator([job, other])
+    assert speculator.waits(plan_of(job, other))
+    [drafts, none] = speculator.find_drafts([job, other])
+    assert none == () and 1 <= len(drafts) <= MOST_COPIED
+    assert list(drafts) == [4, 5, 1, 2, 3, 4, 5][: len(drafts)]
+
+
+def test_at_most_the_asked_number_is_copied():
+    job = new_job("a", REPEATING)
+    assert new_speculator([job], most=2).find_drafts([job]) == [[4, 5]]
+
+
+@pytest.mark.parametrize(("tokens", "measured"), [(OTHER, CHEAP), (REPEATING, DEAR)], ids=["nothing", "too dear"])
+def test_steps_run_ahead_where_no_copy_pays(tokens, measured):
+    job = new_job("a", tokens)
+    speculator = new_speculator([job], measured)
+    assert not speculator.waits(plan_of(job))
+    assert speculator.find_drafts([job]) == [()]
+
+
+def test_request_that_has_ended_is_forgotten():
+    job = new_job("a", REPEATING)
+    speculator = new_speculator([])
+    assert not speculator.waits(plan_of(job))
+    speculator = new_speculator([job])
+    speculator.waits(plan_of(job))
+    speculator.drop("a")
+    speculator.drop("never seen")
+    assert not speculator._texts
+
+
+def test_other_request_of_the_same_name_has_its_own_text():
+    first, second = new_job("a", REPEATING), new_job("a", OTHER)
+    speculator = new_speculator([first, second])
+    assert speculator.find_drafts([first]) != [()]
+    assert speculator.find_drafts([second]) == [()]
+
+
+def test_copy_ends_where_the_grammar_does_not_allow_it():
+    job = new_job("a", [1, 2, 3, 4, 6, 7, 1, 2, 3], Mask())
+    assert new_speculator([job]).find_drafts([job]) == [[4, 6]]
+
+
+def test_wrong_copies_stop_being_drafted():
+    job = new_job("a", REPEATING)
+    speculator = new_speculator([job], {1: 1.0, 2: 1.3, 8: 2.5})
+    lengths = []
+    for _ in range(40):
+        [drafts] = speculator.find_drafts([job])
+        lengths.append(len(drafts))
+        plan = Plan(spans=[job.span(len(job.token_ids), drafts)])
+        speculator.follow(plan, [SpanResult(token_id=9)], None)
+        speculator._chosen = [], []  # as if the text had grown
+    assert lengths[0] > 0 and lengths[-1] == 0
+
+
+def test_plain_steps_teach_what_they_cost():
+    job = new_job("a", OTHER)
+    speculator = new_speculator([job])
+    for _ in range(200):
+        speculator.count(plan_of(job), [SpanResult(token_id=1)], 3.0)
+    assert speculator.policy.plain.predict(1) == pytest.approx(3.0, rel=0.01)
+    assert speculator.policy.verifying.predict(1) == 1.0
