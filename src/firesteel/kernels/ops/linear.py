@@ -18,6 +18,8 @@ from torch.nn import functional
 
 from firesteel.device import find_capability
 from firesteel.formats import mxfp4
+from firesteel.kernels.fixed_rows import multiply, on_cpu
+from firesteel.kernels.invariant_tiles import dense_tile, multiply_dense, multiply_packed
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import capability, define_op
 from firesteel.kernels.op.operands import TiledOperands
@@ -29,8 +31,6 @@ from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_
 from firesteel.kernels.operands.fed import Fed, refuse_activation, refuse_fed
 from firesteel.kernels.operands.shapes import MOST_DECODED, ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Mxfp4Weight
-from firesteel.kernels.ops.fixed_rows import multiply, on_cpu
-from firesteel.kernels.ops.invariant_tiles import dense_tile, multiply_dense, multiply_packed
 from firesteel.kernels.ops.linear_code import VECTOR_TOKENS, list_code
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from firesteel.kernels.invariant_tiles import dense_tile, packed_tile
 from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native
-from firesteel.kernels.ops.invariant_tiles import dense_tile, packed_tile
 
 if TYPE_CHECKING:
     from firesteel.kernels.triton.linear import LinearTile

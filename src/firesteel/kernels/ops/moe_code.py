@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from firesteel.kernels.invariant_tiles import experts_tile
 from firesteel.kernels.op.device_code import CudaCode, DeviceCode
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native
 from firesteel.kernels.ops import moe_stream, moe_wgmma
-from firesteel.kernels.ops.invariant_tiles import experts_tile
 from firesteel.kernels.ops.linear_code import store_code
 
 if TYPE_CHECKING:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from firesteel.kernels.fixed_rows import multiply, on_cpu
+from firesteel.kernels.invariant_tiles import choose_experts, multiply_dense, router_tile
 from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import define_op
@@ -23,8 +25,6 @@ from firesteel.kernels.op.rows import Rows, rows_of
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import fp32
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
-from firesteel.kernels.ops.fixed_rows import multiply, on_cpu
-from firesteel.kernels.ops.invariant_tiles import choose_experts, multiply_dense, router_tile
 from firesteel.kernels.ops.linear_code import MOST_TOKENS, tile_code
 
 NO_EXPERT = -1
