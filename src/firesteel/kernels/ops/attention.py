@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from firesteel.device import count_sms, find_capability
+from firesteel.kernels.fixed_rows import on_cpu
 from firesteel.kernels.libraries.flashinfer import flashinfer_ready
 from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
@@ -48,7 +49,6 @@ from firesteel.kernels.ops.attention_tiles import (
     cut_invariant,
     cut_prefill,
 )
-from firesteel.kernels.ops.fixed_rows import on_cpu
 from firesteel.kernels.tiles.launch import launch_kernel, power_of_two
 
 QUERIES_AT_ONCE = 128  # bounds the score matrix of a long prompt

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from firesteel.kernels.fixed_rows import on_cpu
 from firesteel.kernels.noise import LEAST_TEMPERATURE, MOST_TEMPERATURE, gumbel_noise, stream_key, token_steps
 from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
@@ -24,7 +25,6 @@ from firesteel.kernels.op.rows import rows_of
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.operands.shapes import MOST_DECODED, ModelShapes, WorkloadPart
-from firesteel.kernels.ops.fixed_rows import on_cpu
 from firesteel.kernels.tiles.launch import power_of_two
 
 

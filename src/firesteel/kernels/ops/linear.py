@@ -18,6 +18,8 @@ from torch.nn import functional
 
 from firesteel.device import find_capability
 from firesteel.formats import mxfp4
+from firesteel.kernels.fixed_rows import multiply, on_cpu
+from firesteel.kernels.invariant_tiles import dense_tile, multiply_dense, multiply_packed
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import capability, define_op
 from firesteel.kernels.op.operands import TiledOperands
@@ -29,7 +31,6 @@ from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_
 from firesteel.kernels.operands.fed import Fed, refuse_activation, refuse_fed
 from firesteel.kernels.operands.shapes import MOST_DECODED, ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Mxfp4Weight
-from firesteel.kernels.ops.fixed_rows import multiply, on_cpu
 from firesteel.kernels.ops.linear_code import VECTOR_TOKENS, list_code
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 
@@ -207,13 +208,11 @@ def _accepts_invariant(operands: LinearOperands) -> str | None:
 )
 def triton_invariant(operands: LinearOperands) -> Tensor:
     """Multiplies any number of tokens with the one tile of the weight."""
-    from firesteel.kernels.ops import invariant_tiles
-
     x, weight, bias = operands.x, operands.weight, operands.bias
     if isinstance(weight, Mxfp4Weight):
-        return invariant_tiles.multiply_packed(x, operands.fed, weight, bias, operands.activation)
+        return multiply_packed(x, operands.fed, weight, bias, operands.activation)
     y = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
-    return invariant_tiles.multiply_dense(x, weight, bias, y, invariant_tiles.dense_tile(weight.shape[0]))
+    return multiply_dense(x, weight, bias, y, dense_tile(weight.shape[0]))
 
 
 @linear.implementation("torch:invariant", needs=on_cpu, accepts=_reference_accepts, is_row_invariant=True)

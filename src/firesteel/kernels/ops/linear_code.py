@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from firesteel.kernels.invariant_tiles import dense_tile, packed_tile
 from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native
 
 if TYPE_CHECKING:
+    from firesteel.kernels.triton.linear import LinearTile
     from firesteel.kernels.triton.mxfp4_product import Tile
 
 LM_HEAD = (201088, 2880)  # has no bias
@@ -47,7 +49,28 @@ def list_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
                     num_warps=tile.num_warps,
                     num_stages=tile.num_stages,
                 )
+    for rows, columns in SHAPES:
+        given, absent = _bias((rows, columns))
+        yield tile_code("triton:invariant", dense_tile(rows), (rows, columns), signature | given, absent)
     yield from _mxfp4_code(capability)
+
+
+def tile_code(
+    name: str, tile: LinearTile, shape: tuple[int, int], signature: dict[str, str], absent: dict[str, None]
+) -> DeviceCode:
+    """Returns the device code of one tile of a bf16 weight of this shape."""
+    from firesteel.kernels.triton.linear import tile_kernel
+
+    rows, columns = shape
+    sizes = {"M": rows, "N": columns, "TOKENS": tile.tokens, "ROWS": tile.rows, "COLUMNS": tile.columns}
+    return DeviceCode(
+        variant=f"{name} {rows}x{columns} {tile.tokens}x{tile.rows}x{tile.columns}",
+        kernel=tile_kernel,
+        signature={**signature, "T": "i32"},
+        constants=absent | sizes,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
 
 
 def _bias(shape: tuple[int, int]) -> tuple[dict[str, str], dict[str, None]]:
@@ -63,11 +86,13 @@ def _mxfp4_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     for activation in ACTIVATIONS:
         native = is_native(capability, activation)
         x = {"x": "*u8", "x_scales": "*u8"} if native else {"x": "*bf16"}
-        for (rows, columns), tile in _tiles(capability, native):
+        chosen = [("triton:gemm", shape, tile) for shape, tile in _tiles(capability, native)]
+        pinned = [("triton:invariant", shape, packed_tile(native)) for shape in SHAPES]
+        for name, (rows, columns), tile in (*chosen, *pinned):
             given, absent = _bias((rows, columns))
             sizes = {"M": rows, "K": columns, "STORED": activation if native else "bf16", **tile.constants}
             yield DeviceCode(
-                variant=f"triton:gemm mxfp4-weight {activation} {rows}x{columns} {tile}",
+                variant=f"{name} mxfp4-weight {activation} {rows}x{columns} {tile}",
                 kernel=device.mxfp4_linear_kernel,
                 signature={**x, **signature, **given},
                 constants=absent | (sizes if native else {"x_scales": None, **sizes}),

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from firesteel.kernels.invariant_tiles import experts_tile
 from firesteel.kernels.op.device_code import CudaCode, DeviceCode
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native
 from firesteel.kernels.ops import moe_stream, moe_wgmma
@@ -28,7 +29,7 @@ def list_code(capability: tuple[int, int]) -> Iterator[DeviceCode | CudaCode]:
     from firesteel.kernels.stream.shapes import GPT_OSS
     from firesteel.kernels.triton.moe_down import SUM_COLUMNS, sum_parts
 
-    for way, activation in itertools.product(("gemv", "gemm"), ACTIVATIONS):
+    for way, activation in itertools.product(("gemv", "gemm", "invariant"), ACTIVATIONS):
         native = is_native(capability, activation)
         ups, downs = zip(*_tiles(way, capability, native), strict=True)
         variant = f"triton:{way} {activation}"
@@ -53,6 +54,8 @@ def _tiles(way: str, capability: tuple[int, int], native: bool) -> list[tuple[Ti
 
     if way == "gemv":
         return [device.gemv_tiles(pairs) for pairs in (*device.NARROW_PAIRS, 4 * GEMV_TOKENS)]
+    if way == "invariant":
+        return [(experts_tile(native), experts_tile(native))]
     return [device.gemm_tiles(pairs, capability, native) for pairs in (*device.MOST_PAIRS, float("inf"))]
 
 

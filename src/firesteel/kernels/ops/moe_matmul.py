@@ -27,6 +27,8 @@ from torch import Tensor
 
 from firesteel.device import find_capability
 from firesteel.formats import mxfp4
+from firesteel.kernels.fixed_rows import multiply, on_cpu
+from firesteel.kernels.invariant_tiles import experts_tile
 from firesteel.kernels.libraries.flashinfer_moe import KINDS, moe_ready
 from firesteel.kernels.libraries.triton_kernels import lacks_triton_kernels
 from firesteel.kernels.op.needs import cuda_ready, hopper_ready, triton_ready
@@ -40,7 +42,6 @@ from firesteel.kernels.operands.fed import refuse_activation, refuse_fed
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Experts, random_experts
 from firesteel.kernels.ops import moe_library, moe_stream, moe_wgmma
-from firesteel.kernels.ops.fixed_rows import multiply, on_cpu
 from firesteel.kernels.ops.moe_code import GEMV_TOKENS, list_code
 from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
@@ -168,8 +169,6 @@ def _accepts_invariant(operands: MoeMatmulOperands) -> str | None:
 )
 def triton_invariant(operands: MoeMatmulOperands) -> Tensor:
     """Computes any number of tokens with one tile, and adds a token's experts in the order of their ranks."""
-    from firesteel.kernels.ops.invariant_tiles import experts_tile
-
     tile = experts_tile(is_native(find_capability(operands.x.device), operands.activation))
     return _run_triton(operands, (tile, tile))
 

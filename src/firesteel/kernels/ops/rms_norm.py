@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from firesteel.kernels.fixed_rows import on_cpu, pad_rows
 from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import define_op
@@ -24,7 +25,6 @@ from firesteel.kernels.op.rows import rows_of
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
-from firesteel.kernels.ops.fixed_rows import on_cpu, pad_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

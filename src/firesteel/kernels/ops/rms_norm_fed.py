@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from firesteel.device import find_capability
+from firesteel.kernels.fixed_rows import on_cpu
 from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import define_op
@@ -27,7 +28,6 @@ from firesteel.kernels.op.tolerance import Tolerance, bf16
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native
 from firesteel.kernels.operands.fed import Fed, refuse_activation, store
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
-from firesteel.kernels.ops.fixed_rows import on_cpu
 from firesteel.kernels.ops.quantize_mxfp8 import refuse_groups
 from firesteel.kernels.ops.rms_norm import (
     RmsNormOperands,

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from firesteel.kernels.fixed_rows import multiply, on_cpu
+from firesteel.kernels.invariant_tiles import choose_experts, multiply_dense, router_tile
 from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import define_op
@@ -23,8 +25,7 @@ from firesteel.kernels.op.rows import Rows, rows_of
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import fp32
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
-from firesteel.kernels.ops.fixed_rows import multiply, on_cpu
-from firesteel.kernels.ops.linear_code import MOST_TOKENS
+from firesteel.kernels.ops.linear_code import MOST_TOKENS, tile_code
 
 NO_EXPERT = -1
 
@@ -98,12 +99,10 @@ def triton_route(operands: RouteOperands) -> tuple[Tensor, Tensor]:
 @route.implementation("triton:invariant", needs=triton_ready(), accepts=_accepts, is_row_invariant=True)
 def triton_invariant(operands: RouteOperands) -> tuple[Tensor, Tensor]:
     """Multiplies any number of tokens with one tile."""
-    from firesteel.kernels.ops import invariant_tiles
-
     x, weight = operands.x, operands.weight
     logits = torch.empty(x.shape[0], weight.shape[0], dtype=torch.float32, device=x.device)
-    invariant_tiles.multiply_dense(x, weight, operands.bias, logits, invariant_tiles.router_tile())
-    return invariant_tiles.choose_experts(logits, operands.active, operands.num_tokens)
+    multiply_dense(x, weight, operands.bias, logits, router_tile())
+    return choose_experts(logits, operands.active, operands.num_tokens)
 
 
 @route.implementation("torch:invariant", needs=on_cpu, is_row_invariant=True)
@@ -139,6 +138,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
             num_warps=tile.num_warps,
             num_stages=tile.num_stages,
         )
+    yield tile_code("triton:invariant", router_tile(), (128, 2880), signature, {})
     results = {"logits": "*fp32", "ids": "*i64", "weights": "*fp32"}
     sizes = {"E": 128, "A": 4, "EXPERTS": 128, "RANKS": 4}
     yield DeviceCode(
