@@ -238,6 +238,7 @@ def test_tests_mirror_the_source():
     whole |= {"test_emulated_machine.py", "test_emulated_instructions.py"}  # their subject is the emulator
     whole |= {"test_emulated_wgmma.py"}
     whole |= {"test_spark_page.py"}  # its subject is a page of docs
+    whole |= {"test_kindling_drafters.py"}  # its subject are two folders of data
     for test in (ROOT / "tests").rglob("test_*.py"):
         place = test.relative_to(ROOT / "tests")
         helper = test.with_name(test.name.removeprefix("test_"))

@@ -27,7 +27,12 @@ OF_THE_SYSTEM = re.compile(r"apt-get |useradd |mkdir --parents \.cache")
 QUESTION = '{"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}'
 READY_S = 120.0
 WANTED = {  # what must be in the archives
-    "wheel": ("firesteel/kindling/config.json", "firesteel/kernels/csrc/moe_wgmma.cu", "firesteel/py.typed"),
+    "wheel": (
+        "firesteel/kindling/config.json",
+        "firesteel/kindling_eagle3/config.json",
+        "firesteel/kernels/csrc/moe_wgmma.cu",
+        "firesteel/py.typed",
+    ),
     "sdist": (
         "tests/conftest.py",
         "docs/install.md",

@@ -26,6 +26,7 @@ SETTINGS = {
     "require": (["--require", "a=b@fp8"], "a=b@fp8", "c=d", "c=d", '"e=f:g"', "e=f:g"),
     "mxfp4_layers": (["--mxfp4-layers", "all"], "all", "qkv,o", "qkv,o", '"moe"', "moe"),
     "sinks": (["--no-sinks"], False, "off", False, "false", False),
+    "batch_invariant": (["--batch-invariant"], True, "on", True, "true", True),
     "cuda_graphs": (["--enforce-eager"], False, "off", False, "false", False),
     "dependent_launch": (["--no-dependent-launch"], False, "off", False, "false", False),
     "kernel_cache_dir": (["--kernel-cache-dir", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),

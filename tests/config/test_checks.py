@@ -18,6 +18,7 @@ BAD_VALUES = {
     "require": ["moe", "moe=", "=triton", "moe=triton@", "moe=triton,linear", "moe=a=b", True],
     "mxfp4_layers": ["router", "qkv,ffn", "all,qkv", "qkv;o", "QKV", 1],
     "sinks": [1, "on", 0],
+    "batch_invariant": [1, "on"],
     "cuda_graphs": [1, "on"],
     "dependent_launch": [0, "off"],
     "kernel_cache_dir": [3, True],

@@ -23,6 +23,7 @@ OTHER_VALUES = {
     "require": ("moe=triton", "linear=triton:gemm@bf16", "linear=triton:gemm@bf16"),
     "mxfp4_layers": ("qkv", "all", "all"),
     "sinks": (False, "off", False),
+    "batch_invariant": (True, "on", True),
     "cuda_graphs": (False, "off", False),
     "dependent_launch": (False, "no", False),
     "kernel_cache_dir": ("here", "there", "there"),

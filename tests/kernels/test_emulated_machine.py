@@ -24,6 +24,7 @@ FAULTS = (
     "waits for nothing",
     "reads a finished peer",
     "reads unwritten",
+    "copies early",
 )
 
 
@@ -71,6 +72,11 @@ def test_data_overwritten_or_read_too_early_is_wrong_or_the_kernel_fails(fault, 
             return why in str(error)
 
     assert any(is_found() for _ in range(20))
+
+
+def test_copies_issued_before_the_wait_are_found_in_every_second_launch(launch):
+    """The prior grid then ends when nothing else can happen."""
+    assert [launch("copies early", late=True)[1].isnan().any() for _ in range(4)].count(True) >= 2
 
 
 @pytest.mark.parametrize("fault", ["never arrives", "spins"])

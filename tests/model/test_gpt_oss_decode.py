@@ -60,7 +60,7 @@ class Steps:
         self.full_table, self.window_table = (table.clone() for table in order)
         self.positions = torch.tensor([130, 15, 0, 47, 200, 1, 127, 128][:tokens], device=where)
         self.token_ids = torch.arange(5, 5 + tokens, device=where)
-        self.kv_lens = self.positions + 1
+        self.kv_lens, self.num_stored = self.positions + 1, self.positions.clone()
         self.full_slots, self.window_slots = map(self.find_slots, (self.full_table, self.window_table))
         self.r = weights.embedding[self.token_ids].to(device.dtype)
 
@@ -113,6 +113,7 @@ class Steps:
                 **pages,
                 page_table=table,
                 kv_lens=self.kv_lens,
+                num_stored=self.num_stored,
                 sinks=layer.sinks,
                 window=window,
                 scale=spec.head_dim**-0.5,
@@ -134,6 +135,7 @@ class Steps:
             token_ids=self.token_ids,
             positions=self.positions,
             kv_lens=self.kv_lens,
+            num_stored=self.num_stored,
             full_slots=self.full_slots,
             window_slots=self.window_slots,
             full_table=self.full_table,

@@ -119,6 +119,13 @@ class KernelConfig:
         check=layer_list,
     )
     sinks: bool = setting(True, "attention sinks; switching them off breaks the model", env="FIRESTEEL_SINKS")
+    batch_invariant: bool = setting(
+        False,
+        "the same bits for a request whatever else runs, in any order, chunks and cached prefixes: one kernel and "
+        "one order of summation per op; slower",
+        env="FIRESTEEL_BATCH_INVARIANT",
+        is_common=True,
+    )
     cuda_graphs: bool = setting(
         True,
         "replay of each decode step as one CUDA graph; off launches every kernel (also --enforce-eager)",
@@ -218,15 +225,15 @@ class SpeculateConfig:
     )
     draft_model: str = setting(
         "",
-        "checkpoint folder of the draft model, or its name in the local Hugging Face cache; empty: the built-in one "
-        "for kindling",
+        "checkpoint folder of the draft model, or its name in the local Hugging Face cache; empty: that of "
+        "kindling, which is built in",
         env="FIRESTEEL_DRAFT_MODEL",
         is_common=True,
     )
     num_speculative_tokens: int = setting(
         0,
-        "maximum number of tokens drafted per request and step; 0: 7 for ngram, 3 for eagle3, the draft model's own "
-        "for dflash",
+        "maximum number of tokens drafted per request and step; 0: 7 for ngram, 3 for eagle3, that of the draft "
+        "model for dflash",
         env="FIRESTEEL_NUM_SPECULATIVE_TOKENS",
         check=between(0, 15),
     )

@@ -113,10 +113,11 @@ class Engine:
         kernels = kernels or KernelConfig()
         prompt_model = model.with_activation(kernels.prefill_activation)
         self.runner = Runner(prompt_model, new_cache(spec, num_pages + 1, size, device, dtype))
-        self.sampler = Sampler(spec.vocab_size, device.torch_device, model.kernels.draw)
+        by_row = model.kernels.is_invariant
+        self.sampler = Sampler(spec.vocab_size, device.torch_device, model.kernels.draw, by_row=by_row)
         self.idle_page = num_pages  # owned by no request
         speculate = speculate or SpeculateConfig()
-        most, is_drafting = config.max_num_seqs, speculate.speculate != "off"
+        most_rows = config.max_num_seqs if speculate.speculate == "off" else max(config.max_num_seqs, MOST_FUSED)
         stores = StepStores.new(
             model,
             self.runner,
@@ -126,9 +127,9 @@ class Engine:
             fused=fused,
             idle_page=num_pages,
             max_context=max_context,
-            most_rows=max(most, MOST_FUSED) if is_drafting else most,
+            most_rows=most_rows,
             eager_prompts=eager_prompt_steps,
-            taps=None if drafter is None else new_taps(drafter, model, device, config.max_num_batched_tokens),
+            taps=None if drafter is None else new_taps(drafter, model, device, config, most_rows),
         )
         self.prompts = stores.prompts
         self.loop = DecodeLoop(stores.decoding, self.sampler)
@@ -142,7 +143,7 @@ class Engine:
         if drafter is not None:
             drafter.attach(num_pages + 1, size, device.torch_device)
         if self.speculator is not None:
-            self.scheduler.find_drafts = self.speculator.find_drafts
+            self.scheduler.draft_with(self.speculator.find_drafts, stores.decoding.most_requests)
         self._last_end: float | None = None  # of the step before, if requests have been served since
 
     @property
@@ -174,6 +175,8 @@ class Engine:
     def step(self, observer: StepObserver = UNOBSERVED) -> list[StepOutput]:
         """Returns the outputs of the oldest step in flight, after launching steps ahead of it."""
         self.device.use()
+        if self.speculator is not None:
+            self.speculator.policy.start()
         self._last_end = self._last_end if self._last_end is not None else self.clock()
         outputs = self._step(observer)
         self._last_end = self.clock() if self.has_work else None

@@ -15,6 +15,7 @@ from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.device.cores import choose_threads, count_cores
 from firesteel.engine.cache.kv_scales import find_scales
 from firesteel.engine.engine import Engine
+from firesteel.engine.invariance import check_invariance
 from firesteel.engine.library_needs import check_capture, check_expert_order, order_experts
 from firesteel.engine.preparation import prepare
 from firesteel.engine.step.step_store import FusedOps
@@ -27,7 +28,7 @@ from firesteel.kernels.op.requirement import parse_requirements
 from firesteel.kernels.operands.activation import is_native, lacks_native
 from firesteel.kernels.registry import list_replacements, parse_pins
 from firesteel.kernels.tiles.tile_pin import AUTO
-from firesteel.kernels.tiles.tuned import Tuned, load_tuned, use_options
+from firesteel.kernels.tiles.tuned import NONE, Tuned, load_tuned, use_options
 from firesteel.model.decode_ops import DecodeOps, split_choices
 from firesteel.model.drafters.load import load_drafter
 from firesteel.model.fill import LoadReport
@@ -122,7 +123,8 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
     device, max_context = find_device(config.model.device), find_max_context(spec, config)
     device.use()
     use_threads(device, config.model.threads, weight_bytes(spec))
-    tuned = load_tuned(config.kernels.tiles_file, device)
+    check_invariance(config.kernels)
+    tuned = load_tuned(NONE if config.kernels.batch_invariant else config.kernels.tiles_file, device)
     use_options(tuned.options)
     kernels = choose_kernels(device, config)
     fused = choose_fused(device, config, kernels.ledger, spec.mxfp4_layers)
@@ -156,6 +158,7 @@ def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
         Ledger(),
         required=parse_requirements(required),
         activation=config.kernels.activation,
+        invariant=config.kernels.batch_invariant,
     )
 
 
@@ -179,8 +182,11 @@ def choose_fused(
     """Chooses the decode ops; returns None if decoding steps run op by op.
 
     That is the case if all implementations are references and the settings name none, or if the settings name an op
-    of the network without the decode op that would replace it: then the named op must run.
+    of the network without the decode op that would replace it: then the named op must run. Batch-invariant steps
+    run op by op, too: a decode op adds in another order than the ops that compute prompts.
     """
+    if config.kernels.batch_invariant:
+        return None
     others, ours = split_choices(config.kernels.kernels)
     must, must_ours = split_choices(config.kernels.require)
     pins, required = parse_pins(ours), parse_requirements(must_ours)

@@ -41,6 +41,8 @@ def prepare(engine: Engine, progress: Progress | None = None) -> None:
     engine.prompts.prepare(report)
     engine.loop.store.prepare(report)
     engine.sampler.prepare()
+    if engine.speculator is not None:
+        engine.speculator.policy.start()
     if is_cuda:
         call_outside(engine)
         torch.cuda.synchronize()

@@ -14,7 +14,7 @@ WITHOUT = ("off", "ngram")  # kinds of drafts that need no model
 
 
 def settle_draft_model(config: Config, directory: Path) -> Config:
-    """Returns the settings with the folder of the draft model in place of its name, for the model in `directory`."""
+    """Returns the settings with the draft model's folder in place of its name, for the model in `directory`."""
     asked, name = config.speculate.speculate, config.speculate.draft_model
     if asked in WITHOUT:
         if name:
@@ -32,7 +32,7 @@ def _find_built_in(kind: str, directory: Path) -> Path | None:
         return None
     if directory != BUILT_IN:
         raise UserError(
-            f"--speculate {kind} needs a draft model for {directory.name}: give --draft-model FOLDER or NAME, or use "
+            f"--speculate {kind} needs a draft model for {directory.name}: give --draft-model FOLDER or NAME, or "
             "--speculate ngram, which needs none"
         )
     return BUILT_IN.with_name(f"{BUILT_IN.name}_{kind}")

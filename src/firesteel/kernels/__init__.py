@@ -34,7 +34,7 @@ class Kernels:
     """Every op of the network with its choice made for one device; calls go into `ledger`.
 
     `asked` chooses implementations, `required` says what must run in the end, with which machine code for the
-    given `activation`.
+    given `activation`. With `invariant`, every op has one implementation, whose rows do not depend on each other.
     """
 
     def __init__(
@@ -45,15 +45,19 @@ class Kernels:
         *,
         required: Mapping[str, Requirement] = MappingProxyType({}),
         activation: str = "bf16",
+        invariant: bool = False,
     ) -> None:
         for name in (*asked, *required):
             find_op(name, NETWORK_OPS)
         if why := lacks_native(device.capability, activation):
             raise KernelError(f"activation {activation} {why}")
         self.ledger = ledger
+        self.is_invariant = invariant
 
         def choose(op: Op[P, R]) -> Chosen[P, R]:
-            return op.choose(device, asked.get(op.name), ledger, required.get(op.name), activation)
+            return op.choose(
+                device, asked.get(op.name), ledger, required.get(op.name), activation, invariant=invariant
+            )
 
         self.rms_norm = choose(rms_norm)
         self.rms_norm_fed = choose(rms_norm_fed)

@@ -182,7 +182,7 @@ class StepOperands:
 def _build_layer(
     model: GptOss, cache: KvCache, inputs: DecodeInputs, number: int, dependent: bool, *, is_behind: bool
 ) -> LayerOperands:
-    """Builds the operands of a layer; `is_behind` something that is not a decode kernel, and waits for all of it."""
+    """Builds the operands of a layer; if it `is_behind` another kind of kernel, it waits for all of that."""
     spec, layer, window = model.spec, model.weights.layers[number], model.spec.windows[number]
     view = inputs.full if window is None else inputs.window
     pages: dict[str, Any] = {"k_pages": cache.keys[number], "v_pages": cache.values[number]}

@@ -38,7 +38,7 @@ class PromptStep:
     ) -> None:
         """Allocates inputs with page tables of `num_pages`.
 
-        Each run writes `logits` [R or more, V] fp32, and `taps` [T or more, ..], in which padding rows mean nothing.
+        Each run writes `logits` [R or more, V] fp32, and `taps` of at least T rows: those of padding mean nothing.
         """
         self.model = model
         self.cache = cache

@@ -16,10 +16,11 @@ from firesteel.config import Config, parse_layers
 from firesteel.device import DeviceSpec, find_device
 from firesteel.engine.cache.kv_cache import find_dtype
 from firesteel.engine.cache.kv_scales import find_scales
+from firesteel.engine.invariance import check_invariance
 from firesteel.engine.library_needs import check_capture, check_expert_order, order_experts
 from firesteel.engine.load import LOAD_WORKERS, choose_fused, choose_kernels
 from firesteel.engine.step.step_store import FusedOps
-from firesteel.kernels.tiles.tuned import load_tuned, use_options
+from firesteel.kernels.tiles.tuned import NONE, load_tuned, use_options
 from firesteel.model.gpt_oss import GptOss, Ranks
 from firesteel.model.precision import held_layers
 from firesteel.model.spec import ModelSpec, read_spec
@@ -57,7 +58,8 @@ def assemble(vllm_config: Any, *, rank: int, num_ranks: int, add: Callable[[Tens
     held = shard.spec
     device = find_device(f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu")
     device.use()
-    tuned = load_tuned(config.kernels.tiles_file, device)
+    check_invariance(config.kernels, num_ranks=num_ranks)
+    tuned = load_tuned(NONE if config.kernels.batch_invariant else config.kernels.tiles_file, device)
     use_options(tuned.options)
     kernels = choose_kernels(device, config)
     fused = choose_fused(device, config, kernels.ledger, held.mxfp4_layers)

@@ -1,6 +1,7 @@
 """decode_attention: the reference compared with attention, and refusals of the kernel."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,6 +25,29 @@ def test_it_is_attention_of_the_last_token_of_each_request(seen, small_operands)
     assert torch.equal(mixed, expected.flatten(1)) and mixed.shape == (5, 512)
 
 
+@pytest.mark.parametrize("seen", ["full", "window"])
+def test_rows_of_a_request_are_the_attention_of_its_last_tokens(seen, small_operands):
+    """The first three rows are one request's, the other two another's."""
+    operands = small_operands(decode_attention, f"kindling T=5 {seen} of several rows")
+    assert operands.kv_lens.tolist() == [63, 64, 65, 1, 2] and operands.num_stored.tolist() == [62] * 3 + [0] * 2
+    names = ("q", "k_pages", "v_pages", "sinks", "window", "scale")
+    expected = attention.reference(
+        AttentionOperands(
+            query_starts=torch.tensor([0, 3, 5]),
+            kv_lens=operands.kv_lens[[2, 4]],
+            page_table=operands.page_table[[2, 4]],
+            **{name: getattr(operands, name) for name in names},
+        )
+    )
+    torch.testing.assert_close(decode_attention.reference(operands), expected.flatten(1))
+
+
+def test_stored_tokens_change_no_value(small_operands):
+    operands = small_operands(decode_attention, "kindling T=5 full of several rows")
+    fewer = replace(operands, num_stored=torch.zeros_like(operands.num_stored))
+    assert torch.equal(decode_attention.reference(fewer), decode_attention.reference(operands))
+
+
 def test_a_single_token_without_sinks_sees_itself(small_operands):
     operands = small_operands(decode_attention, "kindling T=5 no sinks")
     page, offset = operands.page_table[1, 0], 0
@@ -36,7 +60,10 @@ def test_kernel_refuses_unsupported_operands_with_the_reason(small_operands, ref
     assert refusal(decode_attention) is None
     assert "up to 8 heads of 64" in refusal(decode_attention, q=operands.q.repeat(1, 3, 1))
     assert "up to 8 heads of 64" in refusal(decode_attention, q=operands.q[..., :32])
-    assert "one query a request, not 3 of 5" in refusal(decode_attention, q=operands.q[:3])
+    assert "one query a length, not 3 of 5" in refusal(decode_attention, q=operands.q[:3])
+    short = {"num_stored": operands.num_stored[:3]}
+    assert "as many numbers of stored tokens as lengths, not 3 of 5" in refusal(decode_attention, **short)
+    assert "int64, not torch.int32" in refusal(decode_attention, num_stored=operands.num_stored.int())
     assert "float8_e4m3fn and torch.bfloat16" in refusal(decode_attention, k_pages=operands.k_pages.to(FP8))
     fp8 = {"k_pages": operands.k_pages.to(FP8), "v_pages": operands.v_pages.to(FP8)}
     assert refusal(decode_attention, **fp8, key_scale=0.5, value_scale=0.25) is None

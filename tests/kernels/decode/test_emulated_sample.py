@@ -12,7 +12,7 @@ from firesteel.kernels.stream.shapes import Draw
 
 ANY = Machine(4, 232_448)
 HIDDEN, VOCABULARY, WIDTH = 64, 96, 5
-WRITTEN = ("token_ids", "positions", "kv_lens", "full_slots", "window_slots", "r", "largest")
+WRITTEN = ("token_ids", "positions", "kv_lens", "num_stored", "full_slots", "window_slots", "r", "largest")
 
 
 def make_operands(tokens, page_size, programs=3):
@@ -28,6 +28,7 @@ def make_operands(tokens, page_size, programs=3):
         token_ids=numbers[0],
         positions=positions[:tokens].clone(),
         kv_lens=numbers[1],
+        num_stored=positions[:tokens] // 2,
         full_slots=numbers[2],
         window_slots=numbers[3],
         full_table=tables[0],

@@ -18,8 +18,16 @@ def test_most_likely_token_is_the_next_input_at_the_next_position(small_operands
     assert token_ids.tolist() == [7, 4095, 0, 2000, 16] and torch.equal(r, operands.embedding[token_ids])
     assert largest.tolist() == [1] * 5
     assert torch.equal(operands.positions, positions + 1) and torch.equal(operands.kv_lens, positions + 2)
-    names = ("token_ids", "positions", "kv_lens", "full_slots", "window_slots", "r", "largest")
+    names = ("token_ids", "positions", "kv_lens", "num_stored", "full_slots", "window_slots", "r", "largest")
     assert all(result is getattr(operands, name) for result, name in zip(results, names, strict=True))
+
+
+def test_stored_tokens_grow_by_one_wherever_the_row_is(small_operands):
+    """Rows of one request keep the first position that any of them writes next."""
+    operands = small_operands(decode_sample, "kindling T=5 of one request")
+    assert operands.positions.tolist() == [14, 15, 16, 17, 18] and operands.num_stored.tolist() == [14] * 5
+    decode_sample.reference(operands)
+    assert operands.positions.tolist() == [15, 16, 17, 18, 19] and operands.num_stored.tolist() == [15] * 5
 
 
 def test_slots_follow_the_page_tables_and_stay_in_bounds(small_operands):

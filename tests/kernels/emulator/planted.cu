@@ -12,7 +12,8 @@ enum Fault {
     LEAVES_COPIES,
     WAITS_FOR_NOTHING,
     READS_WHO_LEFT,
-    READS_UNWRITTEN
+    READS_UNWRITTEN,
+    COPIES_EARLY
 };
 constexpr int PIECE = 32, PIECES = 16, COUNT = PIECE * PIECES, STAGES = 2;
 extern __shared__ __align__(128) char shared[];
@@ -31,10 +32,12 @@ extern "C" __global__ void planted(float *y, const float *x, u64 *counter, int f
     if (fault == SPINS && threadIdx.x == 0)
         while (read_acquire(counter) == 0) {
         }
-    if (fault != WAITS_FOR_NOTHING) wait_for_prior_grid();
+    bool copies_early = fault == COPIES_EARLY && threadIdx.x < 32;
+    if (fault != WAITS_FOR_NOTHING && !copies_early) wait_for_prior_grid();
     if (threadIdx.x < 32) {
         for (int number = 0; number < (fault == LEAVES_COPIES ? STAGES : PIECES); number++) {
             int stage = number % STAGES;
+            if (copies_early && number == STAGES) wait_for_prior_grid();
             if (number >= STAGES && fault != REUSES_TOO_SOON) barrier_wait(free + stage, number / STAGES - 1 & 1);
             __syncwarp();  // otherwise a lane could miss two phases of the barrier
             if (lane == 0) {

@@ -1,7 +1,7 @@
 #pragma once
 // The prior grid of a programmatic dependent launch: it may still run when the emulated kernel starts. Until it ends,
-// its outputs hold NaN bits. It ends at a random moment, which is often soon, or as late as possible: once every CTA has
-// ended, or has had no thread that could run, which shows every early read.
+// its outputs hold NaN bits. It ends at a random moment, which is often soon, or as late as possible: once every CTA
+// has ended, or has had no thread that could run, which shows every early read.
 #include "machine.hpp"
 
 namespace machine {

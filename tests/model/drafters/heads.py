@@ -115,9 +115,9 @@ LAYOUTS = {
 }
 
 
-def new_target():
+def new_target(kernels=None):
     weights = synthetic_weights(TARGET, CPU, seed=5)
-    return GptOss(TARGET, weights, Kernels(CPU, {}, Ledger()), CPU, max_context=TARGET.max_context)
+    return GptOss(TARGET, weights, kernels or Kernels(CPU, {}, Ledger()), CPU, max_context=TARGET.max_context)
 
 
 def config_of(layout):

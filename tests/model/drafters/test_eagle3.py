@@ -1,66 +1,24 @@
 """The paged drafter gives the drafts of a whole-sequence oracle, however the texts are fed."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
-from firesteel.model.drafters.drafter import DraftContext
-from firesteel.model.drafters.errors import DrafterError
 from firesteel.model.drafters.eagle3 import load_eagle3
-from firesteel.types import Batch, KvView
+from firesteel.model.drafters.errors import DrafterError
 from tests.model.drafters.eagle3_oracle import Oracle
 from tests.model.drafters.heads import CPU, LAYOUTS, TARGET, Layout, new_target, write_head
+from tests.model.drafters.texts import PAGE_SIZE, PAGES_EACH, Texts
 
-PAGE_SIZE = 4
-LENGTH = 40  # tokens of a text
-PAGES_EACH = 12
+PARTS = Path(__file__).with_name("eagle3_parts.py")
+EACH_STATE = "speculators with norms of each state and of the output"
 
 
 @pytest.fixture(scope="module")
 def target():
     return new_target()
-
-
-class Texts:
-    """Texts of random tokens with random states of the target, each with pages of its own, fed in pieces."""
-
-    def __init__(self, drafter, num_texts, seed):
-        generator = torch.Generator().manual_seed(seed)
-        width = len(drafter.boundaries) * TARGET.hidden_size
-        self.tokens = torch.randint(TARGET.vocab_size, (num_texts, LENGTH), generator=generator)
-        self.features = torch.randn(num_texts, LENGTH, width, generator=generator)
-        self.table = 1 + torch.randperm(num_texts * PAGES_EACH, generator=generator).view(num_texts, PAGES_EACH)
-        self.fed = [0] * num_texts
-
-    def context(self, lens, padding=0):
-        """Returns the next `lens` tokens of each text; rows of padding carry NaN."""
-        spans = [range(fed, fed + length) for fed, length in zip(self.fed, lens, strict=True)]
-        rows = [(text, p) for text, span in enumerate(spans) for p in span]
-        text, positions = (torch.tensor(part + (0,) * padding) for part in zip(*rows, strict=True))
-        ends = [span.stop for span in spans]
-        slots = self.table[text, positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
-        features = self.features[text, positions]
-        if padding:
-            slots[-padding:] = -1
-            features[-padding:] = torch.nan
-        view = KvView(page_table=self.table, slots=slots)
-        batch = Batch(
-            token_ids=self.tokens[text, positions],
-            positions=positions,
-            query_starts=torch.tensor([0, *lens]).cumsum(0),
-            kv_lens=torch.tensor(ends),
-            full=view,
-            window=view,
-            logit_rows=torch.zeros(0, dtype=torch.int64),
-        )
-        self.fed = ends
-        next_ids = torch.stack([row[end] for row, end in zip(self.tokens, ends, strict=True)])
-        return DraftContext(batch=batch, features=features, next_ids=next_ids)
-
-    def expected(self, oracle, counts):
-        return [
-            oracle.draft(row[: fed + 1].tolist(), features[:fed], count)
-            for row, features, fed, count in zip(self.tokens, self.features, self.fed, counts, strict=True)
-        ]
 
 
 def load(directory, target, num_texts=3):
@@ -188,9 +146,12 @@ def test_compute_depends_on_the_values_of_its_tensors_alone(target, tmp_path):
     assert take(drafter.compute(context, wanted, 3), (1, 3)) == second.expected(oracle, (1, 3))
 
 
-def test_heads_that_the_kernels_of_a_gpu_refuse_are_named(target, tmp_path):
-    from dataclasses import replace
+def test_kernels_of_a_gpu_take_its_operands(run_interpreted, tmp_path):
+    layout = replace(LAYOUTS[EACH_STATE], head_dim=32, num_heads=2, num_kv_heads=1)
+    run_interpreted(PARTS, str(write_head(tmp_path, layout)))
 
+
+def test_heads_that_the_kernels_of_a_gpu_refuse_are_named(target, tmp_path):
     gpu = replace(CPU, capability=(9, 0))
     with pytest.raises(DrafterError, match=r"config.json: head_dim = 8 .* use --device cpu"):
         load_eagle3(write_head(tmp_path, Layout()), target, gpu)

@@ -46,12 +46,15 @@ class Logprobs:
         ]
 
 
-def score(logits: Tensor, token_ids: Tensor, num_top: int) -> Logprobs:
-    """Scores token_ids[n], int64 on the device of the logits, with row n of logits [N, V] fp32."""
+def score(logits: Tensor, token_ids: Tensor, num_top: int, step: int = 0) -> Logprobs:
+    """Scores token_ids[n], int64 on the device of the logits, with row n of logits [N, V] fp32.
+
+    `step` rows are scored at once; 0: as many as keep temporary tensors small.
+    """
     vocab_size = logits.shape[-1]
     num_top = min(num_top, vocab_size)
     chosen, top, top_ids = [], [], []
-    step = rows_at_once(vocab_size)
+    step = step or rows_at_once(vocab_size)
     for part, tokens in zip(logits.split(step), token_ids.split(step), strict=True):
         total = part.logsumexp(-1, keepdim=True)
         best = part.topk(num_top)

@@ -66,8 +66,19 @@ class Sampled:
 class Sampler:
     """Stateless: the same rows always give the same tokens."""
 
-    def __init__(self, vocab_size: int, device: torch.device, draw: Draw = plain_draw.reference) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        device: torch.device,
+        draw: Draw = plain_draw.reference,
+        *,
+        by_row: bool = False,
+    ) -> None:
+        """`by_row` scores each row alone, and on a CPU draws from it alone, so that no other row changes a bit."""
         self.vocab_size = vocab_size
+        self.rows_scored = 1 if by_row else rows_at_once(vocab_size)
+        # torch on a CPU computes the last values of a tensor otherwise than the others.
+        self.rows_drawn = 1 if by_row and device.type == "cpu" else rows_at_once(vocab_size)
         self._draw = draw
         self._steps = token_steps(vocab_size, device)
 
@@ -78,7 +89,7 @@ class Sampler:
         adjusted = adjust(logits, rows)
         if best is None or adjusted is not logits:
             best = adjusted.amax(dim=-1)
-        at_once = rows_at_once(self.vocab_size)
+        at_once = self.rows_drawn
         drawn = [
             self._draw_rows(logits_part, best_part, rows[number * at_once :][:at_once])
             for number, (logits_part, best_part) in enumerate(
@@ -86,7 +97,7 @@ class Sampler:
             )
         ]
         token_ids = torch.cat(drawn) if len(drawn) != 1 else drawn[0]
-        return Sampled(rows=rows, token_ids=token_ids, best=best, logprobs=_score(logits, token_ids, rows))
+        return Sampled(rows=rows, token_ids=token_ids, best=best, logprobs=self._score(logits, token_ids, rows))
 
     def prepare(self) -> None:
         """Draws once from zeros, so that no request waits for the compiler."""
@@ -107,6 +118,14 @@ class Sampler:
             steps=self._steps,
         )
         return self._draw(operands)
+
+    def _score(self, logits: Tensor, token_ids: Tensor, rows: Sequence[SampleRow]) -> Logprobs | None:
+        asking = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
+        if not asking:
+            return None
+        index = upload_ints(asking, logits.device)
+        num_top = max(rows[row].params.logprobs or 0 for row in asking)
+        return score(logits[index], token_ids[index], num_top, self.rows_scored)
 
     def _check(self, logits: Tensor, rows: Sequence[SampleRow]) -> None:
         if logits.shape != (len(rows), self.vocab_size) or logits.dtype != torch.float32:
@@ -149,11 +168,3 @@ def _truncated(logits: Tensor, best: Tensor, temperatures: Tensor, params: Seque
     scores = (own - best[index, None]).div_(temperatures[index, None])
     kept = truncate(scores, [params[row] for row in cut])
     return logits.index_copy(0, index, own.masked_fill_(kept.isneginf(), -inf))
-
-
-def _score(logits: Tensor, token_ids: Tensor, rows: Sequence[SampleRow]) -> Logprobs | None:
-    asking = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
-    if not asking:
-        return None
-    index = upload_ints(asking, logits.device)
-    return score(logits[index], token_ids[index], max(rows[row].params.logprobs or 0 for row in asking))

@@ -42,7 +42,9 @@ class PendingSpans:
         return cls(
             spans=spans,
             pieces=pieces,
-            scored=[_score_prompt(span, piece) for span, piece in zip(spans, pieces, strict=True)],
+            scored=[
+                _score_prompt(span, piece, sampler.rows_scored) for span, piece in zip(spans, pieces, strict=True)
+            ],
             token_ids=None if sampled is None else sampled.token_ids,
             drawn=None if sampled is None else sampled.fetch(),
         )
@@ -97,7 +99,7 @@ def join_drafts(span: Span, results: Iterator[SpanResult]) -> SpanResult:
     return replace(first, following=others[:accepted]) if accepted else first
 
 
-def _score_prompt(span: Span, logits: Tensor) -> Logprobs | None:
+def _score_prompt(span: Span, logits: Tensor, step: int) -> Logprobs | None:
     """Returns logprobs of the prompt tokens that follow the rows of `logits`, if the request asks for them.
 
     No prompt token follows the last row of the prompt.
@@ -109,7 +111,9 @@ def _score_prompt(span: Span, logits: Tensor) -> Logprobs | None:
     following = list(span.token_ids[first : min(span.end + 1, request.num_prompt)])
     if not following:
         return None
-    return score(logits[: len(following)], upload_ints(following, logits.device), request.params.prompt_logprobs)
+    return score(
+        logits[: len(following)], upload_ints(following, logits.device), request.params.prompt_logprobs, step
+    )
 
 
 def _join_result(span: Span, logits: Tensor, scored: Logprobs | None, drawn: Iterator[SpanResult]) -> SpanResult:

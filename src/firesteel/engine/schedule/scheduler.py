@@ -20,6 +20,8 @@ from firesteel.engine.schedule.plan_draft import PlanDraft
 from firesteel.errors import RequestError
 from firesteel.types import Plan, Request, RequestStatistics, Span, SpanResult, StepOutput
 
+FindDrafts = Callable[[Sequence[Job]], Sequence[Sequence[int]]]
+
 
 class Scheduler:
     def __init__(
@@ -30,27 +32,33 @@ class Scheduler:
         max_context: int,
         max_prompt_logits: int,
         find_room: Callable[[int], int] | None = None,
-        find_drafts: Callable[[Sequence[Job]], Sequence[Sequence[int]]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`max_prompt_logits` limits the prompt tokens per step whose logits are returned, each [V].
 
         `find_room` returns how many prompt tokens, at least one, a step may take beside a number of decoding
-        requests; without it prompts fill the step. `find_drafts` returns for each of some decoding requests the
-        tokens that may follow, to be verified in a step without prompts.
+        requests; without it prompts fill the step.
         """
         self.tables = tables
         self.config = config
         self.max_context = max_context
         self.max_prompt_logits = max_prompt_logits
         self.find_room = find_room
-        self.find_drafts = find_drafts
+        self.find_drafts: FindDrafts | None = None
+        self.most_rows = 0  # of a step that verifies drafts
         self.clock = clock
         self.jobs: dict[str, Job] = {}
         self.waiting: deque[Job] = deque()  # oldest first
         self.running: list[Job] = []  # oldest first, all older than those that wait
         self.num_preemptions = 0
         self._not_admitted: tuple[Job, int] | None = None  # the last such job, and the pages available then
+
+    def draft_with(self, find_drafts: FindDrafts, most_rows: int) -> None:
+        """Has steps without prompts verify the tokens that `find_drafts` returns for each of some requests.
+
+        Such a step has at most `most_rows` tokens.
+        """
+        self.find_drafts, self.most_rows = find_drafts, most_rows
 
     def add(self, request: Request) -> None:
         """Refuses a request that could not run even alone with an empty cache."""
@@ -90,11 +98,12 @@ class Scheduler:
         if self.find_drafts is None or not all(job.is_decoding for job in jobs):
             return {}
         drafted: dict[Job, Sequence[int]] = {}
+        left = min(draft.left, self.most_rows - len(jobs))
         for job, token_ids in zip(jobs, self.find_drafts(jobs), strict=True):
-            count = min(len(token_ids), draft.left, job.longest - len(job.token_ids) - 1)
+            count = min(len(token_ids), left, job.longest - len(job.token_ids) - 1)
             count = self.reserve(job, count) if count > 0 else 0  # a request's last token is drawn, not drafted
             drafted[job] = token_ids[:count]
-            draft.left -= count
+            left -= count
         return drafted
 
     def reserve(self, job: Job, count: int) -> int:
@@ -261,24 +270,25 @@ class Scheduler:
 
     def _finish_step(self, job: Job, span: Span, result: SpanResult, now: float) -> list[StepOutput]:
         """Returns an output per drawn token, up to one that ends the request."""
-        outputs = [self._finish_token(job, span, result, now)]
+        samples = span.samples  # before its list of tokens grows
+        outputs = [self._finish_token(job, result, samples, now)]
         for accepted, following in enumerate(result.following, 1):
             if outputs[-1].finish_reason is not None:
                 return outputs
             self._advance(job, span, span.end + accepted)
-            outputs.append(self._finish_token(job, span, following, now))
+            outputs.append(self._finish_token(job, following, samples, now))
         if span.draft_ids and job.is_running:
             self.tables.shrink(job.table, len(job.token_ids))
         return outputs
 
-    def _finish_token(self, job: Job, span: Span, result: SpanResult, now: float) -> StepOutput:
+    def _finish_token(self, job: Job, result: SpanResult, samples: bool, now: float) -> StepOutput:
         reason, new = None, []
         if result.error is not None:
             reason = "refused" if result.is_refused else "error"
-        elif span.samples and result.token_id is not None:
+        elif samples and result.token_id is not None:
             new = [result.token_id]
             reason = job.append(result.token_id, now)
-        elif job.request.score and span.end == job.request.num_prompt:
+        elif job.request.score and job.num_computed == job.request.num_prompt:
             reason = "length"
         if reason == "error":
             self.tables.forget(job.table)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from firesteel.config import SpeculateConfig
+from firesteel.config import BatchConfig, SpeculateConfig
 from firesteel.device import DeviceSpec
 from firesteel.engine.schedule.scheduler import Scheduler
 from firesteel.engine.speculate.copying import CopyingSpeculator
@@ -16,7 +16,10 @@ from firesteel.engine.statistics import Statistics
 from firesteel.engine.step.step_store import StepStore
 from firesteel.model.drafters.drafter import Drafter
 from firesteel.model.gpt_oss import GptOss
+from firesteel.model.prompt_sizes import prompt_sizes
 from firesteel.types import Taps
+
+MOST_DRAFTED = {"eagle3": 3}  # tokens by default: each takes a pass of the network; others draft what they can
 
 
 def build_speculator(
@@ -44,12 +47,14 @@ def build_speculator(
         reserve=scheduler.reserve,
         page_size=store.page_size,
         device=store.device.torch_device,
-        most=config.num_speculative_tokens,
+        most=config.num_speculative_tokens or MOST_DRAFTED.get(drafter.name, 0),
     )
 
 
-def new_taps(drafter: Drafter, model: GptOss, device: DeviceSpec, most_tokens: int) -> Taps:
-    """Allocates the residuals that a step of `most_tokens` keeps for `drafter`."""
+def new_taps(drafter: Drafter, model: GptOss, device: DeviceSpec, config: BatchConfig, most_rows: int) -> Taps:
+    """Allocates the residuals that a step keeps for `drafter`; a decoding step has `most_rows`."""
+    padded = prompt_sizes(config.max_num_batched_tokens, config.max_num_seqs)[-1].tokens
+    most_tokens = max(config.max_num_batched_tokens, padded, most_rows)
     width = len(drafter.boundaries) * model.spec.hidden_size
     rows = torch.zeros(most_tokens, width, dtype=model.dtype, device=device.torch_device)
     return Taps(boundaries=drafter.boundaries, rows=rows)

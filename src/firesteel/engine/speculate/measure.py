@@ -8,19 +8,17 @@ import time
 import torch
 from torch import Tensor
 
-from firesteel.engine.step.step_sizes import step_sizes
 from firesteel.engine.step.step_store import ReadyStep, StepStore
 from firesteel.types import Batch, KvView
 
-LAUNCHES = 5  # after a first one; the median counts
-MOST_ROWS = 32  # steps of more rows are expected to take time in proportion
+LAUNCHES = 3  # after a first one; the median counts
+ROWS = (1, 2, 4, 8, 16, 32)  # numbers between them are interpolated; beyond, time grows in proportion
 
 
 @torch.inference_mode()
 def measure_rows(store: StepStore) -> dict[int, float]:
     """Returns milliseconds by rows, of steps whose rows hold different tokens and so meet different experts."""
-    sizes = step_sizes(min(store.most_requests, MOST_ROWS))
-    return {rows: _measure(store, store.find(rows, 1)) for rows in sizes}
+    return {rows: _measure(store, store.find(rows, 1)) for rows in ROWS if rows <= store.most_requests}
 
 
 def _measure(store: StepStore, ready: ReadyStep) -> float:

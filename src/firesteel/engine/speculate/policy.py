@@ -22,29 +22,22 @@ class DraftPolicy:
     ) -> None:
         """Limits a step to `most_rows`. Unless it `adapts`, all that can be drafted is.
 
-        `measure` returns milliseconds by rows; it is called once, before the first choice.
+        `measure` returns milliseconds by rows; `start` calls it, before the first choice.
         """
         self.most_rows, self.adapts, self.totals = most_rows, adapts, totals
         self.overall: defaultdict[int, Acceptance] = defaultdict(Acceptance)  # by kind of draft
         self._measure = measure
-        self._costs: tuple[RowCosts, RowCosts] | None = None
+        self.plain: RowCosts  # of steps that neither verify nor are followed by a draft network
+        self.verifying: RowCosts  # of the other decoding steps, drafting included
+        self._is_measured = False
         self._num_refused = 0
 
-    @property
-    def plain(self) -> RowCosts:
-        """Costs of steps that neither verify nor are followed by a draft network."""
-        return self._find_costs()[0]
-
-    @property
-    def verifying(self) -> RowCosts:
-        """Costs of the other decoding steps, drafting included."""
-        return self._find_costs()[1]
-
-    def _find_costs(self) -> tuple[RowCosts, RowCosts]:
-        if self._costs is None:
+    def start(self) -> None:
+        """Measures steps at the first call. No step may be in flight: its inputs would be overwritten."""
+        if not self._is_measured:
             measured = self._measure()
-            self._costs = RowCosts(measured), RowCosts(measured)
-        return self._costs
+            self.plain, self.verifying = RowCosts(measured), RowCosts(measured)
+            self._is_measured = True
 
     def choose(self, chances: Sequence[Sequence[float]]) -> list[int]:
         """Returns the number of tokens to draft per request; `chances` as in `choose_counts`."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from firesteel.engine.schedule.job import Job
+from firesteel.engine.speculate.policy import DraftPolicy
 from firesteel.types import Plan, Span, SpanResult
 
 FindJob = Callable[[Span], Job | None]  # returns the job of a span if it still exists
@@ -17,6 +18,7 @@ class Speculator(Protocol):
     """Drafts tokens, and learns which of them were right."""
 
     boundaries: tuple[int, ...]  # of the residuals that steps keep for it, see `Taps`; () for none
+    policy: DraftPolicy
 
     def find_drafts(self, jobs: Sequence[Job]) -> list[Sequence[int]]:
         """Returns the tokens that may follow each of the decoding `jobs`, to be verified in one step."""

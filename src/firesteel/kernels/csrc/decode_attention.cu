@@ -1,6 +1,6 @@
 // Attention of one query per row of a page table over paged keys and values, with sinks. The tokens of a kv head are
-// split among PARTS CTAs; their partial results are combined through cluster shared memory, or through global memory by the CTA
-// that finishes last.
+// split among PARTS CTAs; their partial results are combined through cluster shared memory, or through global memory by
+// the CTA that finishes last.
 #include "primitives.cuh"
 
 #if FP8_PAGES  // keys and values are E4M3, divided by a scale each; `scale` already includes the keys' scale

@@ -18,10 +18,12 @@ from firesteel.errors import ArgumentsRefused, KernelError
 from firesteel.kernels.call_key import make_key
 from firesteel.kernels.ledger import Launch, Ledger, Ran, watch_launches
 from firesteel.kernels.op.device_code import CudaCode, DeviceCode
+from firesteel.kernels.op.invariance import INVARIANT, keep_invariant
 from firesteel.kernels.op.lack import explain_lack
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import OpProfile
 from firesteel.kernels.op.requirement import Requirement
+from firesteel.kernels.op.rows import Rows
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import Tolerance
 from firesteel.kernels.op.verdict import judge_compiled
@@ -47,6 +49,8 @@ class Implementation(Generic[P, R]):
     pack: Pack | None = None  # puts the weights of calls in the order that it reads; None: the checkpoint's
     can_capture: bool = True  # in a CUDA graph; not if it reads values on the host
     tolerance: Tolerance | None = None  # its own, if it rounds what the op does not
+    # Every row has the same bits whatever the other rows and their number: one order of summation for all calls.
+    is_row_invariant: bool = False
 
 
 def _rounds_activations(reference: Callable[..., Any]) -> bool:
@@ -87,11 +91,17 @@ class Op(Generic[P, R]):
     replaces: tuple[Op[Any, Any], ...] = ()  # ops of the network whose work this one does in a decoding step
     combines: tuple[Op[Any, Any], ...] = ()  # ops that do the work of this one together
     refused_names: dict[str, str] = field(default_factory=dict)  # part of a name -> why there is no implementation
+    reference_is_row_invariant: bool = False  # on every device
+    rows: Rows | None = None  # how calls are taken apart into rows; None: rows were never declared
     rounds_activations: bool = field(init=False)  # to the format in the field `activation` of its operands
 
     def __post_init__(self) -> None:
         self.implementations[REFERENCE] = Implementation(
-            REFERENCE, self.reference, anywhere, self.reference_accepts
+            REFERENCE,
+            self.reference,
+            anywhere,
+            self.reference_accepts,
+            is_row_invariant=self.reference_is_row_invariant,
         )
         self.rounds_activations = _rounds_activations(self.reference)
 
@@ -109,10 +119,11 @@ class Op(Generic[P, R]):
         pack: Pack | None = None,
         can_capture: bool = True,
         tolerance: Tolerance | None = None,
+        is_row_invariant: bool = False,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def add(function: Callable[P, R]) -> Callable[P, R]:
             self.implementations[name] = Implementation(
-                name, function, needs, accepts, reads_fed, pack, can_capture, tolerance
+                name, function, needs, accepts, reads_fed, pack, can_capture, tolerance, is_row_invariant
             )
             return function
 
@@ -141,11 +152,21 @@ class Op(Generic[P, R]):
         ledger: Ledger,
         required: Requirement | None = None,
         activation: str = "bf16",
+        *,
+        invariant: bool = False,
     ) -> Chosen[P, R]:
-        """Chooses what may run: the variants of what was asked for as defined, or else the preferred order."""
-        candidates = self._usable(device, asked)
+        """Chooses what may run: the variants of what was asked for as defined, or else the preferred order.
+
+        With `invariant`, only one implementation may run, whose rows do not depend on each other.
+        """
+        if invariant:
+            asked_for = None if asked is None else self._usable(device, asked)
+            only = keep_invariant(self, device, asked, asked_for)
+            candidates, runnable = [only], [only]
+        else:
+            candidates = self._usable(device, asked)
+            runnable = _select_runnable(device, self.implementations.values())
         names = {candidate.name for candidate in candidates}
-        runnable = _select_runnable(device, self.implementations.values())
         others = [way.name for way in runnable if way.name not in names]
         chosen = Chosen(self, candidates, ledger, tuple(others), required, activation)
         if required is not None and not any(required.names(candidate.name) for candidate in chosen.candidates):
@@ -169,7 +190,12 @@ class Op(Generic[P, R]):
         return next((why for part, why in self.refused_names.items() if part in name), None)
 
     def _find_named(self, name: str) -> list[Implementation[P, R]]:
-        return [way for full, way in self.implementations.items() if name in (full, full.partition(":")[0])]
+        """Returns the implementation, or those of a family but not the invariant one, which is named in full."""
+        return [
+            way
+            for full, way in self.implementations.items()
+            if full == name or (full.partition(":")[0] == name and not full.endswith(INVARIANT))
+        ]
 
     def _why_not(self, device: DeviceSpec, required: Requirement, chosen: Chosen[P, R]) -> str:
         if why := self.lacks(device, required.implementation):
@@ -198,11 +224,13 @@ def define_op(
     profile: OpProfile | None = None,
     replaces: tuple[Op[Any, Any], ...] = (),
     combines: tuple[Op[Any, Any], ...] = (),
+    rows: Rows | None = None,
+    is_row_invariant: bool = False,
 ) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Turns a reference into the op of the same name; `accepts` says which arguments even the reference refuses.
 
     `keeps_choice` promises that `make_key` covers what the `accepts` of its implementations read of a call, so that
-    they are asked once about calls with equal keys.
+    they are asked once about calls with equal keys. `is_row_invariant` is a promise of the reference.
     """
 
     def define(reference: Callable[P, R]) -> Op[P, R]:
@@ -216,6 +244,8 @@ def define_op(
             profile=profile,
             replaces=replaces,
             combines=combines,
+            reference_is_row_invariant=is_row_invariant,
+            rows=rows,
         )
 
     return define

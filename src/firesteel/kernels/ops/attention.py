@@ -21,9 +21,17 @@ from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.profile import ATTENTION, OpProfile
+from firesteel.kernels.op.rows import Rows
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.ops import attention_library
-from firesteel.kernels.ops.attention_operands import AttentionOperands, list_samples, list_workloads
+from firesteel.kernels.ops.attention_fixed import attend_fixed
+from firesteel.kernels.ops.attention_operands import (
+    AttentionOperands,
+    count_rows,
+    keep_rows,
+    list_samples,
+    list_workloads,
+)
 from firesteel.kernels.ops.attention_reference import (
     attend_dense,
     find_span,
@@ -37,8 +45,10 @@ from firesteel.kernels.ops.attention_tiles import (
     Shapes,
     Tiles,
     cut_decode,
+    cut_invariant,
     cut_prefill,
 )
+from firesteel.kernels.ops.fixed_rows import on_cpu
 from firesteel.kernels.tiles.launch import launch_kernel, power_of_two
 
 QUERIES_AT_ONCE = 128  # bounds the score matrix of a long prompt
@@ -60,6 +70,7 @@ def _bytes(operands: AttentionOperands) -> int:
     tolerance=bf16(ulps=2, why="probabilities may be rounded to bf16 before the product"),
     keeps_choice=True,
     profile=OpProfile(ATTENTION, reads="attention", kernels={"attend": "attention", "merge": ""}),
+    rows=Rows(count=count_rows, keep=keep_rows, results=lambda operands, result: [result[: count_rows(operands)]]),
 )
 def attention(operands: AttentionOperands) -> Tensor:
     q, k_pages, v_pages, window = operands.q, operands.k_pages, operands.v_pages, operands.window
@@ -119,6 +130,17 @@ def triton_prefill(operands: AttentionOperands) -> Tensor:
     return launch(cut_prefill, operands)
 
 
+@attention.implementation("triton:invariant", needs=triton_ready(), accepts=_refuse, is_row_invariant=True)
+def triton_invariant(operands: AttentionOperands) -> Tensor:
+    """Adds keys in tiles from position 0 on, one program per query tile, whatever the number of queries."""
+    return launch(cut_invariant, operands)
+
+
+@attention.implementation("torch:invariant", needs=on_cpu, is_row_invariant=True)
+def torch_invariant(operands: AttentionOperands) -> Tensor:
+    return attend_fixed(operands)
+
+
 @functools.lru_cache(MOST_CUTS)
 def _cut(
     cut: Callable[[Shapes], Tiles],
@@ -139,6 +161,7 @@ def _cut(
         longest=table_shape[1] * pages_shape[2],
         window=window,
         num_sms=count_sms(device),
+        page_size=pages_shape[2],
     )
     return shapes, cut(shapes)
 
@@ -259,6 +282,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
         if capability >= (8, 9):
             yield _attend_code(f"triton:prefill {seen}, fp8-pages", prefill, window, torch.float8_e4m3fn)
             yield _attend_code(f"triton:decode {seen}, fp8-pages", decode, window, torch.float8_e4m3fn)
+        yield _attend_code(f"triton:invariant {seen}", cut_invariant(replace(real, window=window)), window)
     yield _attend_code("triton:decode full, 1 request", cut_decode(alone), None)
     yield _merge_code("triton:decode merge", cut_decode(real).splits)
     yield _merge_code("triton:decode merge, 1 request", cut_decode(alone).splits)

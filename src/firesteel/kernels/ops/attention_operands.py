@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,6 +30,36 @@ class AttentionOperands(Operands):
     scale: float  # of the products, not of the sinks
     key_scale: float = 1.0  # what keys were divided by when they were stored; it does not apply to the sinks
     value_scale: float = 1.0  # the same for values
+
+
+def count_rows(operands: AttentionOperands) -> int:
+    """Returns the number of queries that belong to a request."""
+    return int(operands.query_starts[-1])
+
+
+def keep_rows(operands: AttentionOperands, rows: Sequence[int]) -> AttentionOperands:
+    """Returns a call with these queries only; those that follow each other stay queries of one request."""
+    starts, lens = operands.query_starts.tolist(), operands.kv_lens.tolist()
+    requests: list[int] = []
+    counts: list[int] = []
+    held: list[int] = []
+    for place, row in enumerate(rows):
+        request = bisect_right(starts, row) - 1
+        if place and rows[place - 1] == row - 1 and requests[-1] == request:
+            counts[-1] += 1
+        else:
+            requests.append(request)
+            counts.append(1)
+            held.append(0)
+        held[-1] = lens[request] - (starts[request + 1] - 1 - row)
+    device = operands.q.device
+    return replace(
+        operands,
+        q=operands.q[torch.tensor(rows, device=device)],
+        page_table=operands.page_table[torch.tensor(requests, device=device)],
+        query_starts=torch.tensor([0, *counts], device=device).cumsum(0),
+        kv_lens=torch.tensor(held, device=device),
+    )
 
 
 def list_samples(device: torch.device) -> Iterator[Sample]:

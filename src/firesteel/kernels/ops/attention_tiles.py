@@ -9,6 +9,7 @@ from firesteel.kernels.tiles.launch import power_of_two
 DECODE_QUERIES = 8  # most queries per request, on average, for `cut_decode`
 PREFILL_ROWS = 128
 LEAST_ROWS = 16  # of a matrix product
+INVARIANT_ROWS = 64  # one size for decoding and prompts; also the least of Hopper's matrix instruction
 TILE_BYTES = 8192  # of keys, and as many of values
 LEAST_KEYS = 128  # of a split: below this the merge costs more than the split gains
 MOST_KEYS = 4096  # of a split when decoding: one long request must not outlast the rest of its batch
@@ -28,6 +29,7 @@ class Shapes:
     longest: int  # tokens that a row of the page table has room for
     window: int | None
     num_sms: int
+    page_size: int = 64
 
     @property
     def heads_per_kv_head(self) -> int:
@@ -73,6 +75,15 @@ def cut_decode(shapes: Shapes) -> Tiles:
     """Cuts decoding steps: as many queries per tile as a request has on average, and splits."""
     tiles = _tiles(shapes, power_of_two(-(-shapes.num_queries // shapes.num_requests)))
     return _split(tiles, shapes, at_least=-(-shapes.longest // MOST_KEYS))
+
+
+def cut_invariant(shapes: Shapes) -> Tiles:
+    """Cuts anything alike, without splits, so that a query's sums follow from its position alone.
+
+    Tiles of keys fit into pages, so that each begins at a multiple of its size, with a window, too.
+    """
+    tiles = _tiles(shapes, max(INVARIANT_ROWS // power_of_two(shapes.heads_per_kv_head), 1))
+    return replace(tiles, keys=min(tiles.keys, shapes.page_size))
 
 
 def _tiles(shapes: Shapes, queries: int) -> Tiles:

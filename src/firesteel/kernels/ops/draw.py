@@ -9,7 +9,7 @@ id wins. A row's token depends on nothing but the row.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,9 +20,11 @@ from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import SAMPLING, OpProfile
+from firesteel.kernels.op.rows import rows_of
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.operands.shapes import MOST_DECODED, ModelShapes, WorkloadPart
+from firesteel.kernels.ops.fixed_rows import on_cpu
 from firesteel.kernels.tiles.launch import power_of_two
 
 
@@ -45,6 +47,7 @@ def _bytes(operands: DrawOperands) -> int:
     tolerance=exact(why="whole numbers; no sample is near a tie, where a logarithm's last place counts"),
     keeps_choice=True,
     profile=OpProfile(SAMPLING, kernels={"draw_part": "", "choose_part": ""}),
+    rows=rows_of("logits", "best", "temperatures", "keys"),
 )
 def draw(operands: DrawOperands) -> Tensor:
     temperatures = operands.temperatures
@@ -65,12 +68,29 @@ def _accepts(operands: DrawOperands) -> str | None:
     return None
 
 
-@draw.implementation("triton", needs=triton_ready(), accepts=_accepts)
+@draw.implementation("triton", needs=triton_ready(), accepts=_accepts, is_row_invariant=True)
 def triton_draw(operands: DrawOperands) -> Tensor:
     """Draws tokens; the kernel computes `steps` itself."""
     from firesteel.kernels.triton.draw import launch
 
     return launch(operands.logits, operands.best, operands.temperatures, operands.keys)
+
+
+@draw.implementation("torch:invariant", needs=on_cpu, is_row_invariant=True)
+def torch_draw(operands: DrawOperands) -> Tensor:
+    """Draws row by row: torch computes a logarithm at the end of a tensor otherwise than elsewhere."""
+    rows = (
+        replace(
+            operands,
+            logits=operands.logits[row : row + 1],
+            best=operands.best[row : row + 1],
+            temperatures=operands.temperatures[row : row + 1],
+            keys=operands.keys[row : row + 1],
+        )
+        for row in range(len(operands.best))
+    )
+    drawn = [draw.reference(row) for row in rows]
+    return torch.cat(drawn) if drawn else torch.empty_like(operands.keys)
 
 
 draw.prefer("triton")

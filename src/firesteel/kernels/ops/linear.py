@@ -22,12 +22,14 @@ from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import capability, define_op
 from firesteel.kernels.op.operands import TiledOperands
 from firesteel.kernels.op.profile import DENSE, OpProfile
+from firesteel.kernels.op.rows import rows_of
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native, round_activation
 from firesteel.kernels.operands.fed import Fed, refuse_activation, refuse_fed
 from firesteel.kernels.operands.shapes import MOST_DECODED, ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Mxfp4Weight
+from firesteel.kernels.ops.fixed_rows import multiply, on_cpu
 from firesteel.kernels.ops.linear_code import VECTOR_TOKENS, list_code
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 
@@ -82,6 +84,7 @@ def _needs_mxfp4(operands: LinearOperands) -> str | None:
             "tile_kernel": "linear.plain route",
         },
     ),
+    rows=rows_of("x", "fed"),
 )
 def linear(operands: LinearOperands) -> Tensor:
     x, bias = operands.x, operands.bias
@@ -191,6 +194,35 @@ def cublas(operands: LinearOperands) -> Tensor:
         return functional.linear(operands.x, operands.weight, operands.bias)
     finally:
         settings.allow_bf16_reduced_precision_reduction = before if splits is None else (before, splits)
+
+
+def _accepts_invariant(operands: LinearOperands) -> str | None:
+    if operands.tile != AUTO:
+        return f"has one tile, and {operands.tile} is pinned"
+    return _accepts(operands)
+
+
+@linear.implementation(
+    "triton:invariant", needs=triton_ready(), accepts=_accepts_invariant, reads_fed=True, is_row_invariant=True
+)
+def triton_invariant(operands: LinearOperands) -> Tensor:
+    """Multiplies any number of tokens with the one tile of the weight."""
+    from firesteel.kernels.ops import invariant_tiles
+
+    x, weight, bias = operands.x, operands.weight, operands.bias
+    if isinstance(weight, Mxfp4Weight):
+        return invariant_tiles.multiply_packed(x, operands.fed, weight, bias, operands.activation)
+    y = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
+    return invariant_tiles.multiply_dense(x, weight, bias, y, invariant_tiles.dense_tile(weight.shape[0]))
+
+
+@linear.implementation("torch:invariant", needs=on_cpu, accepts=_reference_accepts, is_row_invariant=True)
+def torch_invariant(operands: LinearOperands) -> Tensor:
+    """Multiplies as many tokens at a time as every other call."""
+    x, bias = operands.x, operands.bias
+    wide = round_activation(x.float(), operands.activation)
+    y = torch.cat([multiply(wide, rows) for rows in _wide_rows(operands.weight)], dim=-1)
+    return (y if bias is None else y + bias.float()).to(x.dtype)
 
 
 def _run_mxfp4(operands: LinearOperands, weight: Mxfp4Weight) -> Tensor:

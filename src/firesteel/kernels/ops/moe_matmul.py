@@ -18,7 +18,7 @@ and `flashinfer` are libraries' (kernels/libraries), and read the experts in ord
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from firesteel.kernels.libraries.triton_kernels import lacks_triton_kernels
 from firesteel.kernels.op.needs import cuda_ready, hopper_ready, triton_ready
 from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.profile import EXPERTS, MOE_OVERHEAD, OpProfile
+from firesteel.kernels.op.rows import rows_of
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native, round_activation
@@ -39,6 +40,7 @@ from firesteel.kernels.operands.fed import refuse_activation, refuse_fed
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Experts, random_experts
 from firesteel.kernels.ops import moe_library, moe_stream, moe_wgmma
+from firesteel.kernels.ops.fixed_rows import multiply, on_cpu
 from firesteel.kernels.ops.moe_code import GEMV_TOKENS, list_code
 from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
@@ -88,8 +90,14 @@ def _reference_accepts(operands: MoeMatmulOperands) -> str | None:
             MOE_OVERHEAD,
         ),
     ),
+    rows=rows_of("x", "ids", "weights", "fed"),
 )
 def moe_matmul(operands: MoeMatmulOperands) -> Tensor:
+    return _compute(operands, torch.addmm)
+
+
+def _compute(operands: MoeMatmulOperands, add_product: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+    """Computes the experts one after the other; `add_product` returns bias + rows @ weight."""
     x, ids, activation = operands.x, operands.ids, operands.activation
     experts = operands.experts if isinstance(operands.experts, Experts) else operands.experts.unpack()
     y = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
@@ -97,9 +105,9 @@ def moe_matmul(operands: MoeMatmulOperands) -> Tensor:
     for expert in ids[ids >= 0].unique().tolist():
         rows, ranks = (ids == expert).nonzero(as_tuple=True)
         gate_up = mxfp4.dequantize(experts.gate_up_codes[expert], experts.gate_up_scales[expert])
-        inner = swiglu(torch.addmm(experts.gate_up_bias[expert].float(), wide[rows], gate_up.T), operands.limit)
+        inner = swiglu(add_product(experts.gate_up_bias[expert].float(), wide[rows], gate_up.T), operands.limit)
         down = mxfp4.dequantize(experts.down_codes[expert], experts.down_scales[expert])
-        outer = torch.addmm(experts.down_bias[expert].float(), round_activation(inner, activation), down.T)
+        outer = add_product(experts.down_bias[expert].float(), round_activation(inner, activation), down.T)
         y.index_add_(0, rows, outer * operands.weights[rows, ranks, None])
     return y.to(x.dtype)
 
@@ -149,6 +157,27 @@ def triton_gemm(operands: MoeMatmulOperands) -> Tensor:
     pairs_per_expert = operands.ids.numel() / operands.experts.down_bias.shape[0]
     tiles = device.gemm_tiles(pairs_per_expert, capability, is_native(capability, operands.activation))
     return _run_triton(operands, tiles)
+
+
+def _accepts_invariant(operands: MoeMatmulOperands) -> str | None:
+    return f"has one tile, and {operands.tile} is pinned" if operands.tile != AUTO else _accepts(operands)
+
+
+@moe_matmul.implementation(
+    "triton:invariant", needs=triton_ready(), accepts=_accepts_invariant, reads_fed=True, is_row_invariant=True
+)
+def triton_invariant(operands: MoeMatmulOperands) -> Tensor:
+    """Computes any number of tokens with one tile, and adds a token's experts in the order of their ranks."""
+    from firesteel.kernels.ops.invariant_tiles import experts_tile
+
+    tile = experts_tile(is_native(find_capability(operands.x.device), operands.activation))
+    return _run_triton(operands, (tile, tile))
+
+
+@moe_matmul.implementation("torch:invariant", needs=on_cpu, accepts=_reference_accepts, is_row_invariant=True)
+def torch_invariant(operands: MoeMatmulOperands) -> Tensor:
+    """Multiplies as many rows at a time as every other call; adds experts in the order of their ids."""
+    return _compute(operands, lambda bias, rows, weight: multiply(rows, weight.T) + bias)
 
 
 def _run_triton(operands: MoeMatmulOperands, tiles: tuple[Tile, Tile]) -> Tensor:

@@ -20,9 +20,11 @@ from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import NORM, OpProfile
+from firesteel.kernels.op.rows import rows_of
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
+from firesteel.kernels.ops.fixed_rows import on_cpu, pad_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ def _bytes(operands: RmsNormOperands) -> int:
     tolerance=bf16(ulps=1, why="one rounding; the order of the sum of squares is free"),
     keeps_choice=True,
     profile=OpProfile(NORM, kernels={"rms_norm_kernel": ""}),
+    rows=rows_of("residual", "update"),
 )
 def rms_norm(operands: RmsNormOperands) -> tuple[Tensor, Tensor]:
     residual, update = operands.residual, operands.update
@@ -57,13 +60,23 @@ def refuse_rows(operands: RmsNormOperands) -> str | None:
     return None if is_dense else "wants rows whose values lie side by side"
 
 
-@rms_norm.implementation("triton", needs=triton_ready(), accepts=refuse_rows)
+@rms_norm.implementation("triton", needs=triton_ready(), accepts=refuse_rows, is_row_invariant=True)
 def triton_rms_norm(operands: RmsNormOperands) -> tuple[Tensor, Tensor]:
     from firesteel.kernels.triton.rms_norm import launch
 
     y, total = make_results(operands)
     launch(operands.residual, operands.update, operands.weight, operands.eps, y, total)
     return y, total
+
+
+@rms_norm.implementation("torch:invariant", needs=on_cpu, is_row_invariant=True)
+def torch_rms_norm(operands: RmsNormOperands) -> tuple[Tensor, Tensor]:
+    """Sums the squares of as many rows at a time as every other call."""
+    residual, update = operands.residual, operands.update
+    total = residual.float() if update is None else residual.float() + update.float()
+    squares = pad_rows(total).square().mean(-1).flatten()[: total.shape[0], None]
+    y = total * torch.rsqrt(squares + operands.eps) * operands.weight.float()
+    return y.to(residual.dtype), total.to(residual.dtype)
 
 
 def make_results(operands: RmsNormOperands) -> tuple[Tensor, Tensor]:

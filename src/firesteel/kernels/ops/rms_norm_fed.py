@@ -21,11 +21,13 @@ from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.profile import NORM, OpProfile
+from firesteel.kernels.op.rows import rows_of
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import Tolerance, bf16
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native
 from firesteel.kernels.operands.fed import Fed, refuse_activation, store
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
+from firesteel.kernels.ops.fixed_rows import on_cpu
 from firesteel.kernels.ops.quantize_mxfp8 import refuse_groups
 from firesteel.kernels.ops.rms_norm import (
     RmsNormOperands,
@@ -34,6 +36,7 @@ from firesteel.kernels.ops.rms_norm import (
     make_results,
     refuse_rows,
     rms_norm,
+    torch_rms_norm,
 )
 
 
@@ -69,6 +72,7 @@ def _tolerance_of(result: object) -> Tolerance | None:
     tolerance=bf16(ulps=1, why=rms_norm.tolerance.why, own=_tolerance_of),
     keeps_choice=True,
     profile=OpProfile(NORM),
+    rows=rows_of("residual", "update"),
 )
 def rms_norm_fed(operands: RmsNormFedOperands) -> tuple[Tensor, Tensor, Fed]:
     activation = operands.activation
@@ -88,7 +92,7 @@ def _accepts(operands: RmsNormFedOperands) -> str | None:
     )
 
 
-@rms_norm_fed.implementation("triton", needs=triton_ready(), accepts=_accepts)
+@rms_norm_fed.implementation("triton", needs=triton_ready(), accepts=_accepts, is_row_invariant=True)
 def triton_rms_norm_fed(operands: RmsNormFedOperands) -> tuple[Tensor, Tensor, Fed]:
     from firesteel.kernels.triton.rms_norm import launch
 
@@ -96,6 +100,13 @@ def triton_rms_norm_fed(operands: RmsNormFedOperands) -> tuple[Tensor, Tensor, F
     fed = operands.make_fed(operands.residual.device)
     launch(operands.residual, operands.update, operands.weight, operands.eps, y, total, fed)
     return y, total, fed
+
+
+@rms_norm_fed.implementation("torch:invariant", needs=on_cpu, is_row_invariant=True)
+def torch_rms_norm_fed(operands: RmsNormFedOperands) -> tuple[Tensor, Tensor, Fed]:
+    activation = operands.activation
+    y, total = torch_rms_norm(operands)
+    return y, total, store(y, activation, is_native(find_capability(y.device), activation))
 
 
 rms_norm_fed.prefer("triton")

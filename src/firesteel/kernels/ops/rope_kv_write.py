@@ -23,6 +23,7 @@ from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import ATTENTION, OpProfile
+from firesteel.kernels.op.rows import rows_of
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.operands.shapes import PAGE_SIZE, ModelShapes, WorkloadPart
@@ -67,12 +68,23 @@ def refuse_scales(pages: Tensor, key_scale: float, value_scale: float, clipped: 
     return None if is_plain or pages.dtype == FP8 else f"has scales for fp8 e4m3 pages, not {pages.dtype}"
 
 
+def _list_rows(operands: RopeKvWriteOperands, result: tuple[Tensor, ...]) -> list[Tensor]:
+    """Returns the queries and what was stored for them."""
+    size, is_stored = operands.k_pages.shape[2], operands.slots >= 0
+    slots = operands.slots.clamp(min=0)
+    stored = [pages.view(torch.uint8) if pages.dtype == FP8 else pages for pages in result[1:3]]
+    wanted = [pages[slots // size, :, slots % size] for pages in stored]
+    return [result[0], *(rows.masked_fill(~is_stored[:, None, None], 0) for rows in wanted)]
+
+
 @define_op(
     bytes=_bytes,
     tolerance=exact(why="the products and sums of two values, a quotient, each rounded as written"),
     accepts=_refuse_scales,
     keeps_choice=True,
     profile=OpProfile(ATTENTION, reads="rope_kv_write", kernels={"rope_kv_write_kernel": "rope_kv_write"}),
+    rows=rows_of("q", "k", "v", "positions", "slots", results=_list_rows),
+    is_row_invariant=True,
 )
 def rope_kv_write(operands: RopeKvWriteOperands) -> tuple[Tensor, ...]:
     rotated = rotate_and_write(operands)
@@ -133,7 +145,7 @@ def _accepts(operands: RopeKvWriteOperands) -> str | None:
     return _refuse_scales(operands)
 
 
-@rope_kv_write.implementation("triton", needs=triton_ready(), accepts=_accepts)
+@rope_kv_write.implementation("triton", needs=triton_ready(), accepts=_accepts, is_row_invariant=True)
 def triton_rope_kv_write(operands: RopeKvWriteOperands) -> tuple[Tensor, ...]:
     from firesteel.kernels.triton.rope_kv_write import launch
 

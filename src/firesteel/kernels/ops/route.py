@@ -8,7 +8,7 @@ Computed in fp32. Of equal logits `triton` takes the lowest ids, in order; torch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,9 +19,11 @@ from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import MOE_OVERHEAD, OpProfile
+from firesteel.kernels.op.rows import Rows, rows_of
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import fp32
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
+from firesteel.kernels.ops.fixed_rows import multiply, on_cpu
 from firesteel.kernels.ops.linear_code import MOST_TOKENS
 
 NO_EXPERT = -1
@@ -41,20 +43,35 @@ def _bytes(operands: RouteOperands) -> int:
     return x.nbytes + operands.weight.nbytes + operands.bias.nbytes + x.shape[0] * operands.active * 12
 
 
+def _count_rows(operands: RouteOperands) -> int:
+    """Returns the number of rows that are not padding."""
+    return len(operands.x) if operands.num_tokens is None else int(operands.num_tokens)
+
+
+def _keep_rows(operands: RouteOperands, rows: Sequence[int]) -> RouteOperands:
+    kept: RouteOperands = rows_of("x").keep(replace(operands, num_tokens=None), rows)
+    return kept
+
+
 @define_op(
     bytes=_bytes,
     tolerance=fp32(worst=1e-4, rms=1e-5, why="fp32 sums in free order; samples have no near ties"),
     keeps_choice=True,
     profile=OpProfile(MOE_OVERHEAD, reads="route", kernels={"choose_kernel": ""}),
+    rows=Rows(count=_count_rows, keep=_keep_rows, results=lambda operands, result: list(result)),
 )
 def route(operands: RouteOperands) -> tuple[Tensor, Tensor]:
-    x, num_tokens = operands.x, operands.num_tokens
-    logits = x.float() @ operands.weight.float().T + operands.bias.float()
+    logits = operands.x.float() @ operands.weight.float().T + operands.bias.float()
+    return _choose(logits, operands)
+
+
+def _choose(logits: Tensor, operands: RouteOperands) -> tuple[Tensor, Tensor]:
+    num_tokens = operands.num_tokens
     chosen, ids = logits.topk(operands.active, dim=-1)
     weights = chosen.softmax(dim=-1)
     if num_tokens is None:
         return ids, weights
-    is_padding = (torch.arange(x.shape[0], device=x.device) >= num_tokens)[:, None]
+    is_padding = (torch.arange(len(logits), device=logits.device) >= num_tokens)[:, None]
     return ids.masked_fill(is_padding, NO_EXPERT), weights.masked_fill(is_padding, 0.0)
 
 
@@ -76,6 +93,23 @@ def triton_route(operands: RouteOperands) -> tuple[Tensor, Tensor]:
     weights = torch.empty(tokens, active, dtype=torch.float32, device=x.device)
     launch(x, operands.weight, operands.bias, logits, ids, weights, operands.num_tokens)
     return ids, weights
+
+
+@route.implementation("triton:invariant", needs=triton_ready(), accepts=_accepts, is_row_invariant=True)
+def triton_invariant(operands: RouteOperands) -> tuple[Tensor, Tensor]:
+    """Multiplies any number of tokens with one tile."""
+    from firesteel.kernels.ops import invariant_tiles
+
+    x, weight = operands.x, operands.weight
+    logits = torch.empty(x.shape[0], weight.shape[0], dtype=torch.float32, device=x.device)
+    invariant_tiles.multiply_dense(x, weight, operands.bias, logits, invariant_tiles.router_tile())
+    return invariant_tiles.choose_experts(logits, operands.active, operands.num_tokens)
+
+
+@route.implementation("torch:invariant", needs=on_cpu, is_row_invariant=True)
+def torch_invariant(operands: RouteOperands) -> tuple[Tensor, Tensor]:
+    """Multiplies as many tokens at a time as every other call."""
+    return _choose(multiply(operands.x.float(), operands.weight.float()) + operands.bias.float(), operands)
 
 
 route.prefer("triton")

@@ -15,6 +15,7 @@ from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.kernels.operands.shapes import ModelShapes
 from firesteel.kernels.proof.isolate import Died, Worker
+from firesteel.kernels.proof.row_invariance import check_rows
 from firesteel.kernels.proof.verify import (
     Check,
     Status,
@@ -135,6 +136,8 @@ def _check_op(
                 continue
             ran.add(key)
             yield check
+            if check.status is Status.PASSED and (of_rows := check_rows(op, implementation, sample)) is not None:
+                yield of_rows
     yield from (check for key, check in refused.items() if key not in ran)
 
 

@@ -8,7 +8,7 @@ tells whether that was so: it is the distance in nats between the two most likel
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 Margins = Mapping[str, Sequence[float]]  # per token, keyed by request
@@ -29,10 +29,30 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogitBits:
+    """Rows of logits compared, and what differs in them."""
+
+    rows: int
+    rows_differing: int
+    bits_differing: int
+
+    def __add__(self, other: LogitBits) -> LogitBits:
+        return LogitBits(
+            rows=self.rows + other.rows,
+            rows_differing=self.rows_differing + other.rows_differing,
+            bits_differing=self.bits_differing + other.bits_differing,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return {f"logit_{name}": value for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     equality: str  # "batched = alone"
     evidence: str  # shows that the second run differed as intended
     pairs: tuple[Pair, ...]
+    logits: LogitBits | None = None  # if they were kept
 
     @property
     def num_tokens(self) -> int:
@@ -73,6 +93,7 @@ class Agreement:
             "tokens_before_first_difference": self.tokens_before,
             "differences_a_token": self.differences_a_token,
             "largest_margin_nats": self.largest_margin,
+            **({} if self.logits is None else self.logits.as_dict()),
         }
 
 

@@ -15,6 +15,7 @@ from firesteel.engine.load import Loaded
 from firesteel.measure.record import Record
 from firesteel.measure.tokens.agreement import Agreement
 from firesteel.measure.tokens.equalities import NAMES, EngineSetup, Equalities, OpenEngine, Unmeasured
+from firesteel.measure.tokens.logit_bits import record_logits
 from firesteel.measure.tokens.runs import SEED
 from firesteel.types import Request
 
@@ -27,13 +28,18 @@ def measure_all(
     out: Path,
     *,
     progress: Callable[[int, int], None],
+    schedules: int = 0,
 ) -> Iterator[Agreement | Unmeasured]:
-    """Measures all equalities and saves each record as soon as it is made."""
-    equalities = Equalities(requests, opener(loaded, config, requests), seed=SEED)
+    """Measures all equalities and saves each record as soon as it is made.
+
+    Of a batch-invariant model the logits are compared, too.
+    """
+    equalities = Equalities(requests, opener(loaded, config, requests), seed=SEED, schedules=schedules)
+    total = len(NAMES) + (schedules > 0)
     for done, agreement in enumerate(equalities.measure(), start=1):
         if isinstance(agreement, Agreement):
             record(loaded, config, agreement, shape).save(out)
-        progress(done, len(NAMES))
+        progress(done, total)
         yield agreement
 
 
@@ -61,7 +67,7 @@ def opener(loaded: Loaded, config: Config, requests: Sequence[Request]) -> OpenE
             kv_cache_gib=(count_pages(setup.page_share) + 0.5) * bytes_per_page / GIB,
             prefix_caching=setup.prefix_caching,
         )
-        return Engine(
+        engine = Engine(
             loaded.model,
             loaded.device,
             batch,
@@ -70,6 +76,9 @@ def opener(loaded: Loaded, config: Config, requests: Sequence[Request]) -> OpenE
             kernels=config.kernels,
             fused=loaded.fused,
         )
+        if loaded.kernels.is_invariant:
+            record_logits(engine)
+        return engine
 
     return open_engine
 

@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from firesteel.errors import UserError
-from firesteel.measure.tokens.agreement import Agreement, Margins, Pair, compare_all
+from firesteel.measure.tokens.agreement import Agreement, LogitBits, Margins, Pair, compare_all
+from firesteel.measure.tokens.logit_bits import compare_logits
 from firesteel.measure.tokens.runs import Outputs, RunsRequests, draw_requests, run_alone, run_together
 from firesteel.types import Request, SamplingParams
 
@@ -24,6 +25,7 @@ CACHED = "cached prefix = cold"
 PREEMPTED = "preempted = undisturbed"
 REORDERED = "another order = in order"
 SEEDED = "same seed, batched = alone"
+SCHEDULED = "random schedule = alone"
 NAMES = (AGAIN, BATCHED, CHUNKED, CACHED, PREEMPTED, REORDERED, SEEDED)
 PIECES = 4  # of the longest prompt in chunked prefill
 SCARCE = (0.9, 0.7, 0.5)  # shares of the pages that all requests need in the end; one run per share
@@ -59,10 +61,16 @@ def draw_mixed(count: int, prompt_tokens: int, max_tokens: int, vocab_size: int,
 
 
 class Equalities:
-    """Measures the equalities of `requests`; `open_engine` opens an engine on the same model."""
+    """Measures the equalities of `requests`; `open_engine` opens an engine on the same model.
 
-    def __init__(self, requests: Sequence[Request], open_engine: OpenEngine, *, seed: int) -> None:
+    `schedules` is a number of further runs with random settings, order and arrival.
+    """
+
+    def __init__(
+        self, requests: Sequence[Request], open_engine: OpenEngine, *, seed: int, schedules: int = 0
+    ) -> None:
         self.requests = requests
+        self.schedules = schedules
         self.open_engine = open_engine
         self.rng = random.Random(seed)
         self.single = EngineSetup(
@@ -85,6 +93,8 @@ class Equalities:
         )
         for name, measurement in zip(NAMES, measurements, strict=True):
             yield _attempt(name, measurement)
+        if self.schedules:
+            yield _attempt(SCHEDULED, self._scheduled)
 
     @cached_property
     def alone(self) -> Outputs:
@@ -124,13 +134,15 @@ class Equalities:
         """Compares the requests that were preempted, over several runs."""
         pairs: list[Pair] = []
         count = 0
+        bits: LogitBits | None = None
         for share in SCARCE:
             outputs = run_together(self.open_engine(replace(self.all, page_share=share)), self.requests)
             preempted = {name: self.batched.tokens[name] for name, times in outputs.preemptions.items() if times}
             pairs += compare_all(preempted, outputs.tokens, self.batched.margins)
             count += sum(outputs.preemptions.values())
+            bits = _add_bits(bits, self.batched, outputs, {f"request {name}" for name in preempted})
         _insist(count > 0, "no request was preempted: raise --max-tokens or --requests, or lower --page-size")
-        return Agreement(equality=PREEMPTED, evidence=f"{count} preemptions", pairs=tuple(pairs))
+        return Agreement(equality=PREEMPTED, evidence=f"{count} preemptions", pairs=tuple(pairs), logits=bits)
 
     def _reordered(self) -> Agreement:
         order = self.rng.sample(self.requests, len(self.requests))
@@ -152,7 +164,43 @@ class Equalities:
     ) -> Agreement:
         known = expected.margins if margins is None else margins
         pairs = compare_all(expected.tokens, actual.tokens, known)
-        return Agreement(equality=name, evidence=evidence, pairs=tuple(pairs))
+        bits = _add_bits(None, expected, actual)
+        return Agreement(equality=name, evidence=evidence, pairs=tuple(pairs), logits=bits)
+
+    def _scheduled(self) -> Agreement:
+        """Compares runs with random numbers of requests and tokens per step, pages, order and arrival."""
+        pairs: list[Pair] = []
+        bits: LogitBits | None = None
+        preemptions = cached = 0
+        for _ in range(self.schedules):
+            setup = EngineSetup(
+                max_num_seqs=self.rng.randint(2, self.all.max_num_seqs),
+                max_num_batched_tokens=self.rng.randint(
+                    self.all.max_num_seqs, max(self.single.max_num_batched_tokens, 2 * self.all.max_num_seqs)
+                ),
+                prefix_caching=self.rng.random() < 0.5,
+                page_share=self.rng.choice((None, *SCARCE)),
+            )
+            order = self.rng.sample(self.requests, len(self.requests))
+            last = max(request.params.max_tokens for request in self.requests)
+            outputs = run_together(self.open_engine(setup), order, at=[self.rng.randint(0, last) for _ in order])
+            pairs += compare_all(self.alone.tokens, outputs.tokens, self.alone.margins)
+            bits = _add_bits(bits, self.alone, outputs)
+            preemptions += sum(outputs.preemptions.values())
+            cached += outputs.cached_tokens
+        evidence = f"{self.schedules} schedules, {preemptions} preemptions, {cached} tokens cached"
+        return Agreement(equality=SCHEDULED, evidence=evidence, pairs=tuple(pairs), logits=bits)
+
+
+def _add_bits(
+    bits: LogitBits | None, expected: Outputs, actual: Outputs, names: set[str] | None = None
+) -> LogitBits | None:
+    """Adds the comparison of two runs, of the named requests or of all, if both kept their logits."""
+    if expected.logits is None or actual.logits is None:
+        return bits
+    wanted = {key: row for key, row in expected.logits.items() if names is None or key[0] in names}
+    more = compare_logits(wanted, actual.logits)
+    return more if bits is None else bits + more
 
 
 def _changed(request: Request, **params: float) -> Request:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from firesteel.errors import UserError
+from firesteel.measure.tokens.logit_bits import Kept, find_logits
 from firesteel.types import Request, SamplingParams, StepOutput
 
 SEED = 0  # of random weights, prompts, keys and values in benchmarks
@@ -45,6 +46,7 @@ class Outputs:
         self.last: dict[str, StepOutput] = {}
         self.most_at_once = 0
         self.silent_steps = 0
+        self.logits: Kept | None = None  # if the engine keeps them
 
     def take(self, outputs: Sequence[StepOutput]) -> None:
         """Adds the outputs of one step."""
@@ -94,6 +96,7 @@ def run_together(engine: RunsRequests, requests: Sequence[Request], *, at: Seque
             engine.submit(requests[arrivals.pop()[1]])
         outputs.take(engine.step())
         step += 1
+    outputs.logits = find_logits(engine)
     outputs.check(requests)
     return outputs
 
@@ -105,5 +108,6 @@ def run_alone(engine: RunsRequests, requests: Sequence[Request]) -> Outputs:
         engine.submit(request)
         while engine.has_work:
             outputs.take(engine.step())
+    outputs.logits = find_logits(engine)
     outputs.check(requests)
     return outputs

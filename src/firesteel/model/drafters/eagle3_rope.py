@@ -49,7 +49,7 @@ class LlamaRope:
 
 
 def read_llama_rope(content: Mapping[str, Any]) -> LlamaRope:
-    """Reads `rope_parameters`, or `rope_theta` with `rope_scaling`; raises SpecError for kinds that are not known."""
+    """Reads `rope_parameters`, or `rope_theta` with `rope_scaling`; raises SpecError for other kinds."""
     named = "rope_parameters" if content.get("rope_parameters") is not None else "rope_scaling"
     scaling = content.get(named)
     if scaling is None:

@@ -89,7 +89,8 @@ def find_states(
 def _find_final(num_inputs: int | None, num_layers: int, why: str) -> TargetStates:
     if num_inputs not in (None, 1):
         raise DrafterError(
-            f"{why}, so it is one, but fc.weight reads {num_inputs} states: take config and weights from one download"
+            f"{why}, so it is one, but fc.weight reads {num_inputs} states: take config and weights from one "
+            "download"
         )
     return TargetStates((num_layers,), True)
 

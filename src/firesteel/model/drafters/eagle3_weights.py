@@ -197,8 +197,8 @@ def _take_target_ids(tensors: HeadTensors, spec: Eagle3Spec, target: ModelSpec) 
     if "d2t" not in tensors:
         if num_drafted != target.vocab_size:
             raise DrafterError(
-                f"tensor d2t is missing from the head in {tensors.directory}: draft_vocab_size = {num_drafted}, the "
-                f"target has {target.vocab_size} tokens, and nothing says which of them; {CURE}"
+                f"tensor d2t is missing from the head in {tensors.directory}: draft_vocab_size = {num_drafted}, "
+                f"the target has {target.vocab_size} tokens, and nothing says which of them; {CURE}"
             )
         return None
     ids = torch.arange(num_drafted) + tensors.take_integers("d2t", num_drafted)

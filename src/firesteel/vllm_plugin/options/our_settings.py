@@ -23,6 +23,7 @@ EFFECTIVE = {
     "tiles_file",
     "mxfp4_layers",
     "sinks",
+    "batch_invariant",
     "cuda_graphs",
     "prefill_graphs",
     "dependent_launch",

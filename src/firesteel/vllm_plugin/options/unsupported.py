@@ -67,7 +67,10 @@ def _list_kernels(vllm_config: Any) -> list[Option]:
         ("a choice of attention (--attention-backend)", backends),
         ("a choice of the experts' kernel (--moe-backend)", kernels.moe_backend != "auto"),
         ("a choice of the matmuls' kernel (--linear-backend)", kernels.linear_backend != "auto"),
-        ("batch invariance (VLLM_BATCH_INVARIANT)", bool(envs.VLLM_BATCH_INVARIANT)),
+        (
+            "vLLM's batch invariance (VLLM_BATCH_INVARIANT; FIRESTEEL_BATCH_INVARIANT is ours)",
+            bool(envs.VLLM_BATCH_INVARIANT),
+        ),
     ]
 
 

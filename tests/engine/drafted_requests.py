@@ -1,0 +1,67 @@
+"""Requests of a tiny random model, and engines that run them with and without drafts."""
+
+import random
+
+import torch
+
+from firesteel.config import BatchConfig, CacheConfig, SpeculateConfig
+from firesteel.device import GIB
+from firesteel.engine.cache.kv_cache import page_bytes
+from firesteel.engine.engine import Engine
+from firesteel.types import Request, SamplingParams
+
+RNG = random.Random(7)
+WORDS = [[RNG.randrange(256) for _ in range(5)] for _ in range(3)]
+PROMPTS = [
+    [token for word in (0, 1, 2, 0, 1, 2, 0) for token in WORDS[word]],
+    [RNG.randrange(256) for _ in range(33)],
+    [3, 1, 4] * 9,
+    [RNG.randrange(256)],
+]
+NEW = 24
+
+
+def make(llm, *, pages=None, speculate=None, drafter=None, eager_prompt_steps=False, **batch):
+    config = BatchConfig(**{"page_size": 4, "max_num_seqs": 8, **batch})
+    bytes_per_page = page_bytes(llm.spec, config.page_size, torch.float32)
+    cache = CacheConfig(kv_cache_gib=pages * bytes_per_page / GIB if pages else 0.0)
+    return Engine(
+        llm.model,
+        llm.device,
+        config,
+        cache,
+        max_context=llm.max_context,
+        speculate=speculate,
+        drafter=drafter,
+        eager_prompt_steps=eager_prompt_steps,
+    )
+
+
+def always(kind="ngram", **settings):
+    return SpeculateConfig(speculate=kind, adapt_speculation=False, **settings)
+
+
+def make_requests(params, max_tokens=NEW):
+    return [
+        Request(
+            request_id=str(number),
+            token_ids=prompt,
+            params=SamplingParams(max_tokens=max_tokens, **params),
+            stops=frozenset(params.get("stop_token_ids", ())),
+        )
+        for number, prompt in enumerate(PROMPTS)
+    ]
+
+
+def run(engine, requests):
+    outputs = {request.request_id: [] for request in requests}
+    for request in requests:
+        engine.submit(request)
+    while engine.has_work:
+        for output in engine.step():
+            outputs[output.request_id].append(output)
+    return outputs
+
+
+def tokens(outputs):
+    return {name: [token for output in own for token in output.token_ids] for name, own in outputs.items()}

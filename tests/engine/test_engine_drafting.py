@@ -1,0 +1,112 @@
+"""What a draft network is given: residuals and follower of every token that stays in a text."""
+
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+
+from firesteel.types import Request, SamplingParams
+from tests.engine.drafted_requests import PROMPTS, always, make, make_requests, run, tokens
+
+
+class KnowingDrafter:
+    """Drafts from known texts, some tokens wrongly, and checks that it has seen all tokens before."""
+
+    name = "knowing"
+    most_tokens = 5
+    reach = 4
+
+    def __init__(self, model, texts, *, chance=0.7):
+        self.model, self.texts = model, [list(text) for text in texts]
+        self.boundaries = (0, model.spec.num_layers)
+        self.random, self.chance = random.Random(1), chance
+        self.num_drafted = self.num_rows = 0
+
+    def page_bytes(self, page_size):
+        return 8 * page_size
+
+    def attach(self, num_pages, page_size, device):
+        self.page_size = page_size
+        self.stored = torch.full((num_pages * page_size, 2), -1)  # token and its follower
+
+    def draft(self, context, counts):
+        batch, width = context.batch, self.model.spec.hidden_size
+        starts, lens = batch.query_starts.tolist(), batch.kv_lens.tolist()
+        assert context.features.shape == (len(batch.token_ids), 2 * width)
+        assert torch.equal(context.features[:, :width], self.model.weights.embedding[batch.token_ids].float())
+        assert context.features[:, width:].isfinite().all() and context.features[:, width:].ne(0).any(1).all()
+        drafts = torch.zeros(len(counts), max(counts), dtype=torch.int64)
+        for request, (first, end) in enumerate(pairwise(starts)):
+            rows = slice(first, end)
+            followers = torch.cat((batch.token_ids[rows][1:], context.next_ids[request : request + 1]))
+            self.stored[batch.full.slots[rows]] = torch.stack((batch.token_ids[rows], followers), 1)
+            self.num_rows += end - first
+            positions = torch.arange(lens[request])
+            assert torch.equal(batch.positions[rows], positions[lens[request] - (end - first) :])
+            table = batch.full.page_table[request]
+            seen = self.stored[table[positions // self.page_size] * self.page_size + positions % self.page_size]
+            text = [*seen[:, 0].tolist(), int(context.next_ids[request])]
+            known = next(known for known in self.texts if known[: len(text)] == text)
+            if counts[request]:
+                assert len(table) * self.page_size >= lens[request] + self.reach
+                following = known[len(text) : len(text) + counts[request]]
+                drafts[request, : len(following)] = torch.tensor(self.spoil(following), dtype=torch.int64)
+                self.num_drafted += 1
+        return drafts
+
+    def spoil(self, token_ids):
+        return [token if self.random.random() < self.chance else 1 - token % 2 for token in token_ids]
+
+
+@pytest.fixture(scope="module")
+def expected(llm):
+    return tokens(run(make(llm), make_requests({})))
+
+
+@pytest.fixture(scope="module")
+def texts(expected):
+    return [[*prompt, *expected[str(number)]] for number, prompt in enumerate(PROMPTS)]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [{}, {"max_num_seqs": 1}, {"max_num_batched_tokens": 7}, {"page_size": 16}, {"pages": 60}],
+    ids=str,
+)
+def test_network_sees_every_token_and_changes_none(llm, expected, texts, batch):
+    drafter = KnowingDrafter(llm.model, texts)
+    engine = make(llm, speculate=always("eagle3"), drafter=drafter, **batch)
+    assert tokens(run(engine, make_requests({}))) == expected
+    totals = engine.totals
+    assert 0 < totals.accepted_tokens < totals.draft_tokens
+    assert (engine.statistics().preemptions > 0) == ("pages" in batch)
+    assert engine.pool.num_held == 0
+
+
+def test_padded_prompt_steps_keep_the_same_residuals(llm, expected, texts):
+    drafter = KnowingDrafter(llm.model, texts)
+    engine = make(llm, speculate=always("eagle3"), drafter=drafter, eager_prompt_steps=True)
+    assert tokens(run(engine, make_requests({}))) == expected
+    assert engine.prompts.num_launched > 0 and drafter.num_drafted > 0
+
+
+def test_network_knows_a_cached_prefix(llm, expected, texts):
+    drafter = KnowingDrafter(llm.model, texts)
+    engine = make(llm, speculate=always("eagle3"), drafter=drafter)
+    run(engine, make_requests({})[:1])
+    rows = drafter.num_rows
+    again = Request(
+        request_id="again", token_ids=[*PROMPTS[0], *expected["0"][:4]], params=SamplingParams(max_tokens=8)
+    )
+    [outputs] = run(engine, [again]).values()
+    assert outputs[-1].num_cached > len(PROMPTS[0]) - 8
+    assert [token for output in outputs for token in output.token_ids] == expected["0"][4:12]
+    assert drafter.num_rows - rows <= len(again.token_ids) - outputs[-1].num_cached + 8
+
+
+def test_memory_of_the_network_counts_in_pages(llm, texts):
+    drafter = KnowingDrafter(llm.model, texts)
+    engine = make(llm, speculate=always("eagle3"), drafter=drafter, pages=40)
+    assert engine.totals.pages < 40
+    assert engine.totals.cache_bytes // engine.totals.pages - make(llm, pages=40).totals.cache_bytes // 40 == 8 * 4

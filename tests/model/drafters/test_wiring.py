@@ -1,0 +1,16 @@
+"""The warning about a drafter that reads the wrong states."""
+
+import pytest
+
+from firesteel.model.drafters.wiring import suspect_wiring
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.2])
+def test_low_acceptance_of_many_drafts_is_suspect(rate):
+    warning = suspect_wiring(rate, 500)
+    assert f"{rate:.0%} of 500" in warning and "eagle_aux_hidden_state_layer_ids" in warning
+
+
+@pytest.mark.parametrize(("rate", "count"), [(0.0, 50), (0.3, 500), (0.7, 100_000)])
+def test_few_drafts_and_usual_acceptance_are_not(rate, count):
+    assert suspect_wiring(rate, count) is None
