@@ -87,7 +87,8 @@ REFUSED_FLAGS = {
 
 def translate(given: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Adds vLLM's flags to our settings, which win; returns also a line for each flag that changes nothing."""
-    translated, lines = dict(settings), []
+    translated = dict(settings)
+    lines: list[str] = []
     for name, reason in REFUSED_FLAGS.items():
         if (value := given.get(name.removeprefix("--").replace("-", "_"))) is not None:
             raise UserError(f"{name} {value}: {reason}")

@@ -7,6 +7,9 @@ import pytest
 from firesteel import UserError
 from firesteel.measure.record import Record
 from firesteel.measure.speculate import bench as speculate_bench
+from firesteel.measure.speculate import runs
+from firesteel.model.spec import PRESETS
+from tests.conftest import TINY
 
 SMALL = ["--device", "cpu", "--page-size", "8", "--memory-reserve-gib", "0", "--steps", "3", "--rows", "3"]
 
@@ -78,6 +81,30 @@ def test_without_a_plain_step_there_is_no_gain(bench, monkeypatch):
     monkeypatch.setattr(speculate_bench, "measure", refuse_one)
     result = bench("--requests", "1", "--context", "12")
     assert result.exit_code == 1 and "break-even" in result.stdout
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setitem(PRESETS, "tiny", TINY)
+    monkeypatch.setattr(runs, "ROUNDS", 1)
+
+
+def test_engine_is_measured_with_and_without_drafts(run, tiny, tmp_path):
+    flags = ["--synthetic", "tiny", *SMALL, "--steps", "12", "--engine", "--requests", "1", "--context", "9"]
+    result = run(
+        "bench", "speculate", *flags, "--no-adapt-speculation", "--acceptance", "1", "--out", str(tmp_path)
+    )
+    assert result.exit_code == 0, result.output + str(result.exception)
+    assert "no drafts" in result.stdout and "always as many as possible" in result.stdout
+    records = {record.parameters["acceptance"]: record for record in map(Record.load, tmp_path.glob("*.json"))}
+    assert set(records) == {None, 1.0} and all(record.unit == "tok/s" for record in records.values())
+    assert records[None].parameters["tokens_a_step"] == 1 and records[1.0].parameters["tokens_a_step"] > 2
+    assert records[1.0].config["speculate"]["num_speculative_tokens"] == 2
+
+
+def test_engine_needs_random_weights(run, checkpoint):
+    result = run("bench", "speculate", str(checkpoint), *SMALL, "--engine")
+    assert "give --synthetic" in str(result.exception)
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,20 @@ def bench_speculate(
     context: Annotated[
         str, typer.Option(help="tokens that each request holds at first, for example 2048,8192")
     ] = "2048",
-    steps: Annotated[int, typer.Option(min=1, help="timed steps per case")] = 200,
+    steps: Annotated[
+        int, typer.Option(min=1, help="timed steps per case; with --engine: tokens per request")
+    ] = 200,
     acceptance: Annotated[
         str,
         typer.Option(help="probabilities that a drafted token is accepted if the one before it was"),
     ] = ACCEPTANCES,
+    engine: Annotated[
+        bool,
+        typer.Option(
+            "--engine",
+            help="through the whole engine, with drafts that are right by these chances; needs --synthetic",
+        ),
+    ] = False,
     draft_ms: Annotated[
         float, typer.Option("--draft-ms", min=0, help="milliseconds of drafting one token of every request")
     ] = 0.0,
@@ -48,6 +57,21 @@ def bench_speculate(
     contexts = parse_numbers("--context", context, 0, None)
     counts = parse_numbers("--requests", requests, 1, None)
     shares = parse_shares("--acceptance", acceptance)
+    settings = {**settings, **({} if checkpoint is None else {"model": checkpoint})}
+    if engine:
+        if synthetic is None or draft_ms:
+            raise UserError(
+                "--engine changes values of lm_head and drafts without a network: give --synthetic, no model "
+                "and no --draft-ms"
+            )
+        from firesteel.cli.bench.simulated import bench_simulated
+        from firesteel.measure.speculate.runs import SimulatedSweep
+
+        simulated = SimulatedSweep(
+            requests=counts, contexts=contexts, acceptances=shares, most_drafted=rows - 1, tokens=steps
+        )
+        bench_simulated(settings, synthetic, simulated, out=out, as_json=as_json)
+        return
     from firesteel.cli.bench.decode import choose_device
     from firesteel.cli.bench.model import UNUSED_CACHE_GIB, open_model, with_cache
     from firesteel.cli.bench.speculate_tables import cost_table, speed_table
@@ -65,7 +89,7 @@ def bench_speculate(
     sweep = VerifySweep(
         requests=counts, most_rows=rows, contexts=contexts, steps=steps, acceptances=shares, draft_ms=draft_ms
     )
-    config = resolve({**settings, **({} if checkpoint is None else {"model": checkpoint})}).config
+    config = resolve(settings).config
     device = choose_device(config, "bench speculate")
     check_folder(out)
     name, loaded = open_model(with_cache(network_config(config), UNUSED_CACHE_GIB), synthetic)
