@@ -18,7 +18,7 @@ from firesteel.lab.level import KERNEL_PATH, Level, find_level
 from firesteel.lab.level_result import LevelResult, parse_level, parse_part
 from firesteel.lab.matrix.result import MatrixResult
 from firesteel.lab.matrix.review import Review
-from firesteel.lab.path.ledger import LedgerDrafts, OpCalls
+from firesteel.lab.path.ledger import OpCalls, VerifiedDrafts
 from firesteel.lab.path.slots import SlotTable
 from firesteel.lab.profile.profile import Profile, parse_profile
 from firesteel.lab.servers.server_exit import ServerExit
@@ -146,7 +146,7 @@ class LabResult:
         return self.kernels or (ledger.ran if ledger is not None else ())
 
     @property
-    def any_drafts(self) -> LedgerDrafts | None:
+    def any_drafts(self) -> VerifiedDrafts | None:
         ledger = self.in_levels(lambda level: level.ledger)
         return None if ledger is None else ledger.drafts
 

@@ -43,7 +43,7 @@ class OpCalls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerDrafts:
+class VerifiedDrafts:
     """Drafts that the server's engine has verified since its start."""
 
     kind: str = ""
@@ -66,7 +66,7 @@ class ServerLedger:
     ran: tuple[OpCalls, ...] = ()
     sinks: bool | None = None  # None: an older server, which does not say
     graphs: int | None = None  # decoding steps that were captured
-    drafts: LedgerDrafts | None = None  # None: the server drafts nothing, or is older
+    drafts: VerifiedDrafts | None = None  # None: the server drafts nothing, or is older
 
     def settings(self) -> list[str]:
         """Returns lines about what is not an op: sinks, graphs, drafts and the type of the cache."""

@@ -48,7 +48,7 @@ class VerifySweep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedCase:
+class UnmeasuredCase:
     """A step that no kernel accepts, or that does not fit into memory."""
 
     case: VerifyCase
@@ -92,14 +92,14 @@ def check_depth(sweep: VerifySweep, loaded: Loaded) -> None:
 
 def measure_all(
     sweep: VerifySweep, subject: VerifySubject, *, progress: Callable[[int, int], None]
-) -> Iterator[VerifyCost | FailedCase]:
+) -> Iterator[VerifyCost | UnmeasuredCase]:
     """Measures all cases; one that fails does not end the others."""
     cases = sweep.cases()
     for done, case in enumerate(cases, start=1):
         try:
-            measured: VerifyCost | FailedCase = measure(case, subject, sweep.steps)
+            measured: VerifyCost | UnmeasuredCase = measure(case, subject, sweep.steps)
         except (UserError, torch.OutOfMemoryError) as error:
-            measured = FailedCase(case=case, why=" ".join(str(error).split()))
+            measured = UnmeasuredCase(case=case, why=" ".join(str(error).split()))
         free_memory(subject.loaded.device)
         progress(done, len(cases))
         yield measured
