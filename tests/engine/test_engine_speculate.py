@@ -2,9 +2,9 @@
 
 import pytest
 
-from firesteel.measure.speculate.scripted import ScriptedSpeculator
 from firesteel.types import Request, SamplingParams
 from tests.engine.drafted_requests import NEW, PROMPTS, always, make, make_requests, run, tokens
+from tests.engine.scripted_drafts import ScriptedSpeculator
 
 PARAMS = {
     "greedy": {},
