@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FEWEST_DRAFTS = 200  # before which a rate says little
+FEWEST_DRAFTS = 100  # before which a rate says little
 # Published heads have 0.6 to 0.8 of their first tokens accepted, mis-wired ones about 0.1: a length of about 1.1
 # (sgl-project/sglang issue 32226).
 LOWEST_RATE = 0.25
