@@ -68,8 +68,8 @@ def kindling():
 
 @pytest.fixture(scope="module")
 def texts(kindling):
-    """Held-out prompts of every family with Kindling's answers, and its states at every boundary."""
-    return continue_greedily(kindling, held_out_prompts(kindling, 2), BOUNDARIES)
+    """A held-out prompt of every family with Kindling's answer, and its states at every boundary."""
+    return continue_greedily(kindling, held_out_prompts(kindling, 1), BOUNDARIES)
 
 
 def measure(drafter, texts, hidden):
@@ -96,7 +96,15 @@ def test_shipped_head_gives_two_tokens_per_step(kindling, texts):
     head = load_eagle3(HEAD, kindling.model, kindling.device)
     measured = measure(head, texts, kindling.spec.hidden_size)
     assert measured.length >= 2.0, measured
-    assert measured.drafted[0] >= 200 and suspect_wiring(measured.rate(1), measured.drafted[0]) is None
+    assert measured.drafted[0] >= 100 and suspect_wiring(measured.rate(1), measured.drafted[0]) is None
+
+
+@pytest.mark.slow
+def test_shipped_head_gives_two_tokens_per_step_on_many_prompts(kindling):
+    head = load_eagle3(HEAD, kindling.model, kindling.device)
+    texts = continue_greedily(kindling, held_out_prompts(kindling, 8), head.boundaries)
+    measured = measure_acceptance(head, texts, 3)
+    assert measured.drafted[0] >= 800 and measured.length >= 2.0, measured
 
 
 @pytest.mark.parametrize("wiring", ["a layer early", "a layer late", "without norms"])
