@@ -27,6 +27,7 @@ from kindling.eagle3_network import ROWS, Head, HeadShape, Lesson, make_lesson
 from kindling.states import States, Target, collect_states
 
 SHIPPED = BUILT_IN.with_name("kindling_eagle3")
+USUAL_ACCEPTANCE = 0.7  # of the shipped head, measured by acceptance.py; for the warning about wrong wiring
 STATES_SEED = 4242  # of the documents: training draws none that is held out
 
 
@@ -190,6 +191,7 @@ def write_config(shape: HeadShape, spec: ModelSpec) -> dict[str, Any]:
         "norm_before_residual": False,
         "norm_output": False,
         "tie_word_embeddings": False,
+        "usual_acceptance": USUAL_ACCEPTANCE,
         "torch_dtype": "bfloat16",
     }
 
