@@ -162,7 +162,8 @@ class Eagle3:
     def _find_slots(self, context: DraftContext, positions: Tensor) -> Tensor:
         page_size = self.k_pages.shape[2]
         pages = context.batch.full.page_table.gather(1, (positions // page_size)[:, None])[:, 0]
-        return pages * page_size + positions % page_size
+        slots: Tensor = pages * page_size + positions % page_size
+        return slots
 
     def _attend(self, q: Tensor, context: DraftContext, rows: Tensor, kv_lens: Tensor) -> Tensor:
         """Returns the mixed values [R, Q D] of one row per request."""
