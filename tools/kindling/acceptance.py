@@ -168,6 +168,7 @@ def measure_record(llm: LLM, kind: str, directory: Path, *, k: int, per_family: 
         warmups=0,
         parameters={
             "k": k,
+            "usual": getattr(drafter, "usual_acceptance", None),
             "prompts": len(texts),
             "steps": measured.steps,
             "tokens": measured.tokens,
@@ -193,7 +194,7 @@ def main() -> None:
     facts = record.parameters
     rates = [ours / max(1, all_) for ours, all_ in zip(facts["accepted"], facts["drafted"], strict=True)]
     print(f"{record.median:.2f} tokens per step; accepted by place: {', '.join(f'{rate:.3f}' for rate in rates)}")
-    if warning := suspect_wiring(rates[0], facts["drafted"][0]):
+    if warning := suspect_wiring(rates[0], facts["drafted"][0], facts["usual"]):
         print(warning)
     if given.record:
         print(record.save(RECORDS))

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
@@ -26,6 +27,7 @@ from kindling.eagle3_network import ROWS, Head, HeadShape, Lesson, make_lesson
 from kindling.states import States, Target, collect_states
 
 SHIPPED = BUILT_IN.with_name("kindling_eagle3")
+USUAL_ACCEPTANCE = 0.7  # of the shipped head, measured by acceptance.py; for the warning about wrong wiring
 STATES_SEED = 4242  # of the documents: training draws none that is held out
 
 
@@ -127,10 +129,25 @@ class HeadTrainer:
 
 def export_head(head: Head, spec: ModelSpec, directory: Path) -> None:
     """Writes config.json and weights in bf16, with the names of the public format."""
-    shape = head.shape
-    keys, values = head.kv.split(shape.kv_size)
+    directory.mkdir(parents=True, exist_ok=True)
+    tensors = {name: tensor.detach().bfloat16().contiguous() for name, tensor in named_parts(head).items()}
+    save_tensors(directory / SINGLE, tensors)
+    write_json(directory / "config.json", write_config(head.shape, spec))
+
+
+@torch.no_grad()
+def import_head(head: Head, directory: Path) -> None:
+    """Loads an exported head of the same shape, so that training can continue from it."""
+    stored = load_file(directory / SINGLE)
+    for name, tensor in named_parts(head).items():
+        tensor.copy_(stored[name])
+
+
+def named_parts(head: Head) -> dict[str, Tensor]:
+    """Returns views of the weights by the names of the public format."""
+    keys, values = head.kv.split(head.shape.kv_size)
     gate, up = head.gate_up.chunk(2)
-    named = {
+    return {
         "fc.weight": head.fc,
         **{f"fc_norm.{number}.weight": weight for number, weight in enumerate(head.fc_norm)},
         "midlayer.input_layernorm.weight": head.embed_norm,
@@ -145,10 +162,6 @@ def export_head(head: Head, spec: ModelSpec, directory: Path) -> None:
         "midlayer.mlp.down_proj.weight": head.down,
         "norm.weight": head.norm,
     }
-    directory.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().bfloat16().contiguous() for name, tensor in named.items()}
-    save_tensors(directory / SINGLE, tensors)
-    write_json(directory / "config.json", write_config(shape, spec))
 
 
 def write_config(shape: HeadShape, spec: ModelSpec) -> dict[str, Any]:
@@ -178,6 +191,7 @@ def write_config(shape: HeadShape, spec: ModelSpec) -> dict[str, Any]:
         "norm_before_residual": False,
         "norm_output": False,
         "tie_word_embeddings": False,
+        "usual_acceptance": USUAL_ACCEPTANCE,
         "torch_dtype": "bfloat16",
     }
 
@@ -192,6 +206,8 @@ def main() -> None:
     parser.add_argument("--draft-steps", type=int, default=HeadCourse.draft_steps)
     parser.add_argument("--lesson-tokens", type=int, default=HeadCourse.lesson_tokens)
     parser.add_argument("--peak-lr", type=float, default=HeadCourse.peak_lr)
+    parser.add_argument("--seed", type=int, default=HeadCourse.seed, help="of the order of documents")
+    parser.add_argument("--start", type=Path, help="folder of a head to start from")
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.scratch.mkdir(parents=True, exist_ok=True)
@@ -202,8 +218,11 @@ def main() -> None:
         draft_steps=given.draft_steps,
         lesson_tokens=given.lesson_tokens,
         peak_lr=given.peak_lr,
+        seed=given.seed,
     )
     trainer = HeadTrainer(course, states, Target(), HeadShape(boundaries=boundaries))
+    if given.start is not None:
+        import_head(trainer.head, given.start)
     trainer.run(given.scratch / "log.jsonl", given.directory)
 
 

@@ -34,6 +34,11 @@ def test_fields_of_nvidia_and_of_speculators_are_the_same(tmp_path):
     assert nvidia.norm_before_fc and speculators.norm_before_fc and nvidia.uses_states
 
 
+def test_usual_acceptance_is_read(tmp_path):
+    assert read(tmp_path, {**PLAIN, "usual_acceptance": 0.7}).usual_acceptance == 0.7
+    assert read(tmp_path, PLAIN).usual_acceptance is None
+
+
 def test_only_speculators_normalises_before_the_residual_by_default(tmp_path):
     assert not read(tmp_path, PLAIN).norm_before_residual
     assert read(tmp_path, NESTED).norm_before_residual
@@ -63,6 +68,7 @@ def test_head_size_and_kv_heads_have_the_defaults_of_llama(tmp_path):
         ({"eagle_config": [1]}, "eagle_config must be an object"),
         ({"eagle_config": {"norm_before_fc": True}, "norm_before_fc": False}, "contradiction: norm_before_fc"),
         ({"norm_before_fc": "yes"}, "norm_before_fc must be true or false, not 'yes'"),
+        ({"usual_acceptance": 70}, "usual_acceptance = 70: must be a number between 0 and 1"),
         ({"hidden_size": 1 << 40}, "hidden_size = 1099511627776: the limit"),
         ({"hidden_size": -1}, "hidden_size must be a positive number"),
         ({"num_attention_heads": 3}, "num_attention_heads = 3 is not a multiple of num_key_value_heads = 2"),

@@ -68,8 +68,8 @@ def kindling():
 
 @pytest.fixture(scope="module")
 def texts(kindling):
-    """Held-out prompts of every family with Kindling's answers, and its states at every boundary."""
-    return continue_greedily(kindling, held_out_prompts(kindling, 2), BOUNDARIES)
+    """A held-out prompt of every family with Kindling's answer, and its states at every boundary."""
+    return continue_greedily(kindling, held_out_prompts(kindling, 1), BOUNDARIES)
 
 
 def measure(drafter, texts, hidden):
@@ -96,16 +96,31 @@ def test_shipped_head_gives_two_tokens_per_step(kindling, texts):
     head = load_eagle3(HEAD, kindling.model, kindling.device)
     measured = measure(head, texts, kindling.spec.hidden_size)
     assert measured.length >= 2.0, measured
-    assert measured.drafted[0] >= 200 and suspect_wiring(measured.rate(1), measured.drafted[0]) is None
+    assert measured.drafted[0] >= 100
+    assert suspect_wiring(measured.rate(1), measured.drafted[0], head.usual_acceptance) is None
 
 
-@pytest.mark.parametrize("wiring", ["a layer early", "a layer late", "without norms"])
-def test_wrong_wiring_is_found_out(wiring, kindling, texts):
+@pytest.mark.slow
+def test_shipped_head_gives_two_tokens_per_step_on_many_prompts(kindling):
     head = load_eagle3(HEAD, kindling.model, kindling.device)
-    right = head.boundaries
-    boundaries = {"a layer early": tuple(n - 1 for n in right), "a layer late": tuple(min(n + 1, 8) for n in right)}
-    states = TargetStates(boundaries.get(wiring, right), False)
-    norms = None if wiring == "without norms" else head.weights.state_norms
-    weights = replace(head.weights, states=states, state_norms=norms)
-    measured = measure(Eagle3(head.spec, weights, kindling.model), texts, kindling.spec.hidden_size)
-    assert suspect_wiring(measured.rate(1), measured.drafted[0]) is not None, measured
+    texts = continue_greedily(kindling, held_out_prompts(kindling, 8), head.boundaries)
+    measured = measure_acceptance(head, texts, 3)
+    assert measured.drafted[0] >= 800 and measured.length >= 2.0, measured
+
+
+def rewire(head, boundaries, norms):
+    weights = replace(head.weights, states=TargetStates(boundaries, False), state_norms=norms)
+    return Eagle3(head.spec, weights, head.model)
+
+
+def test_wrong_states_are_found_out(kindling, texts):
+    head = load_eagle3(HEAD, kindling.model, kindling.device)
+    wrong = rewire(head, (0, 1, 2), head.weights.state_norms)
+    measured = measure(wrong, texts, kindling.spec.hidden_size)
+    assert suspect_wiring(measured.rate(1), measured.drafted[0], wrong.usual_acceptance) is not None, measured
+
+
+def test_states_without_their_norms_spoil_later_drafts(kindling, texts):
+    head = load_eagle3(HEAD, kindling.model, kindling.device)
+    measured = measure(rewire(head, head.boundaries, None), texts, kindling.spec.hidden_size)
+    assert measured.length < 1.8 and measured.rate(2) < 0.2, measured

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from firesteel.model.drafters.eagle3 import load_eagle3
-from kindling.eagle3 import HeadCourse, HeadTrainer, export_head
+from kindling.eagle3 import HeadCourse, HeadTrainer, export_head, import_head
 from kindling.eagle3_network import Head, HeadShape, Lesson, make_lesson
 from kindling.feed import ANSWER, PROMPT
 from kindling.states import States
@@ -60,6 +60,18 @@ def test_network_drafts_as_the_exported_head_does(target, tmp_path):
     logits = head.draft(lesson, 3)
     assert torch.stack([step.argmax(-1) for step in logits], dim=1).tolist() == drafts.tolist()
     assert len(set(drafts.flatten().tolist())) > 3
+
+
+@torch.no_grad()
+def test_exported_head_reads_back(target, tmp_path):
+    head, other = (
+        new_head(target),
+        Head(SHAPE, target.weights.embedding, target.weights.lm_head, target.weights.norm),
+    )
+    export_head(head, TARGET, tmp_path)
+    import_head(other, tmp_path)
+    pairs = zip(head.parameters(), other.parameters(), strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
 
 
 def new_states(num_documents, length):

@@ -50,11 +50,14 @@ class Eagle3:
     """A head for one target, with whose ops and number types it computes."""
 
     name = "eagle3"
+    k_pages: Tensor  # [P, K, S, D], of attach
+    v_pages: Tensor
 
     def __init__(self, spec: Eagle3Spec, weights: Eagle3Weights, model: GptOss) -> None:
         self.spec, self.weights, self.model = spec, weights, model
         self.kernels = model.kernels
         self.boundaries = weights.states.boundaries
+        self.usual_acceptance = spec.usual_acceptance
         self.most_tokens = MOST_TOKENS
         if spec.published is not None and spec.published.most_tokens is not None:
             self.most_tokens = spec.published.most_tokens
@@ -103,7 +106,7 @@ class Eagle3:
         last = (batch.query_starts[1:] - 1).clamp(min=0)
         start = batch.positions[last]
         rows = torch.arange(len(last) + 1, device=last.device)
-        drafts = []
+        drafts: list[Tensor] = []
         q, hidden = q[last], hidden[last]
         for number in range(most):
             # A request that wants no more reads and writes nothing of its own: its page table may be too short.
@@ -160,7 +163,8 @@ class Eagle3:
     def _find_slots(self, context: DraftContext, positions: Tensor) -> Tensor:
         page_size = self.k_pages.shape[2]
         pages = context.batch.full.page_table.gather(1, (positions // page_size)[:, None])[:, 0]
-        return pages * page_size + positions % page_size
+        slots: Tensor = pages * page_size + positions % page_size
+        return slots
 
     def _attend(self, q: Tensor, context: DraftContext, rows: Tensor, kv_lens: Tensor) -> Tensor:
         """Returns the mixed values [R, Q D] of one row per request."""

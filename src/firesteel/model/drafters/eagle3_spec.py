@@ -66,6 +66,7 @@ class Eagle3Spec:
     state_ids: Any  # as the config has them; eagle3_states checks them
     uses_states: bool | None
     published: PublishedHead | None
+    usual_acceptance: float | None  # of first drafted tokens, in heads that firesteel measured
 
     @property
     def q_size(self) -> int:
@@ -121,6 +122,7 @@ def _parse(content: Mapping[str, Any], published: PublishedHead | None) -> Eagle
         state_ids=head.get(IDS),
         uses_states=_find_flag(head, "use_aux_hidden_state"),
         published=published,
+        usual_acceptance=_find_share(head, "usual_acceptance"),
     )
     _check_shapes(spec)
     return spec
@@ -142,6 +144,13 @@ def _find_flag(content: Mapping[str, Any], name: str, default: bool | None = Non
 
 def _find_integer(content: Mapping[str, Any], name: str) -> int | None:
     return None if content.get(name) is None else Fields(content, "").integer(name)
+
+
+def _find_share(content: Mapping[str, Any], name: str) -> float | None:
+    value = content.get(name)
+    if value is not None and not (isinstance(value, float) and 0 < value < 1):
+        raise DrafterError(f"{name} = {shorten(repr(value))}: must be a number between 0 and 1")
+    return value
 
 
 def _check_kind(head: Mapping[str, Any], layer: Mapping[str, Any]) -> None:
