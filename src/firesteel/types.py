@@ -96,7 +96,7 @@ class TokenMask(Protocol):
     def count_allowed(self, token_ids: Sequence[int], draft_ids: Sequence[int]) -> int:
         """Returns how many first `draft_ids` the grammar allows after `token_ids`, 0 if that takes too long."""
 
-    def allowed_along(self, token_ids: Sequence[int], draft_ids: Sequence[int]) -> list[Tensor | None]:
+    def allowed_along(self, token_ids: Sequence[int], draft_ids: Sequence[int]) -> Sequence[Tensor | None]:
         """Returns `allowed` after `token_ids` and after each of `draft_ids`, which the grammar allows."""
 
 

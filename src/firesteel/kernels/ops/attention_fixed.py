@@ -105,4 +105,5 @@ def _gather(operands: AttentionOperands, tiles: _Tiles, some: Tensor, number: in
 
 def _product(first: Tensor, second: Tensor) -> Tensor:
     product = torch.bmm(first.flatten(0, 1), second.flatten(0, 1))
-    return product.unflatten(0, first.shape[:2])
+    unfolded: Tensor = product.unflatten(0, first.shape[:2])
+    return unfolded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from firesteel.device import DeviceSpec
@@ -13,7 +14,7 @@ from firesteel.model.gpt_oss import GptOss
 from firesteel.untrusted.json_file import read_object
 
 EAGLE3, DFLASH = "eagle3", "dflash"
-KINDS = {EAGLE3: load_eagle3, DFLASH: load_dflash}
+KINDS: dict[str, Callable[[Path, GptOss, DeviceSpec], Drafter]] = {EAGLE3: load_eagle3, DFLASH: load_dflash}
 
 
 def find_kind(directory: Path) -> str:
