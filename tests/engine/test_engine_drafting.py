@@ -16,6 +16,7 @@ class KnowingDrafter:
     name = "knowing"
     most_tokens = 5
     reach = 4
+    usual_acceptance = None
 
     def __init__(self, model, texts, *, chance=0.7):
         self.model, self.texts = model, [list(text) for text in texts]

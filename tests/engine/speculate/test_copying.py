@@ -2,35 +2,13 @@
 
 import pytest
 
-from firesteel.engine.schedule.job import Job
 from firesteel.engine.speculate.copying import MOST_COPIED, CopyingSpeculator
 from firesteel.engine.speculate.policy import DraftPolicy
 from firesteel.engine.statistics import Statistics
-from firesteel.types import Plan, Request, SamplingParams, SpanResult
+from firesteel.types import Plan, SpanResult
+from tests.engine.speculate.jobs import CHEAP, DEAR, Mask, new_job, plan_of
 
 REPEATING, OTHER = [1, 2, 3, 4, 5, 1, 2, 3], [1, 2, 3, 4, 5, 6, 7]
-CHEAP, DEAR = {1: 1.0, 8: 1.1}, {1: 1.0, 2: 50.0}
-
-
-class Table:
-    """Pages of a job, which nothing here reads."""
-
-    def __init__(self):
-        self.pages = {"full": [], "window": []}
-
-
-class Mask:
-    """Allows even tokens."""
-
-    def count_allowed(self, token_ids, draft_ids):
-        return next((place for place, token in enumerate(draft_ids) if token % 2), len(draft_ids))
-
-
-def new_job(name, token_ids, mask=None):
-    request = Request(request_id=name, token_ids=[], params=SamplingParams(), mask=mask)
-    job = Job(request, list(token_ids), Table())
-    job.num_computed = len(token_ids) - 1
-    return job
 
 
 def new_speculator(jobs, measured=CHEAP, **options):
@@ -38,10 +16,6 @@ def new_speculator(jobs, measured=CHEAP, **options):
     policy.start()
     held = {id(job.token_ids): job for job in jobs}
     return CopyingSpeculator(policy, lambda span: held.get(id(span.token_ids)), **options)
-
-
-def plan_of(*jobs):
-    return Plan(spans=[job.span(len(job.token_ids)) for job in jobs])
 
 
 def test_repeating_text_is_copied():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,8 +16,10 @@ from firesteel.engine.speculate.speculator import FindJob, cut_drafts
 from firesteel.engine.step.batch import build_batch
 from firesteel.engine.transfer import upload_ints
 from firesteel.model.drafters.drafter import DraftContext, Drafter
+from firesteel.model.drafters.wiring import suspect_wiring
 from firesteel.types import Plan, Span, SpanResult
 
+_log = logging.getLogger(__name__)
 KIND = 0  # of drafts: a network has one
 MOST_IDLE = 8  # steps in a row without drafts, after which a request is decoded without the network
 
@@ -71,6 +74,7 @@ class DraftingSpeculator:
         self.boundaries = drafter.boundaries
         self.most = min(most or drafter.most_tokens, drafter.most_tokens)
         self.page_size, self.device = page_size, device
+        self._has_warned = False
         self._texts: dict[str, FollowedText] = {}
 
     def find_drafts(self, jobs: Sequence[Job]) -> list[Sequence[int]]:
@@ -105,6 +109,7 @@ class DraftingSpeculator:
     def count(self, plan: Plan, results: Sequence[SpanResult], ms: float) -> None:
         if plan.has_drafts:
             self.policy.count(plan, results, ms)
+            self._warn()
         elif self.waits(plan):
             self.policy.verifying.learn(len(plan.spans), ms)
         else:
@@ -112,6 +117,16 @@ class DraftingSpeculator:
 
     def drop(self, request_id: str) -> None:
         self._texts.pop(request_id, None)
+
+    def _warn(self) -> None:
+        """Warns once if so few first drafts are accepted that the network may read wrong residuals."""
+        totals = self.policy.totals
+        if self._has_warned or not totals.accepted_at:
+            return
+        rate = totals.accepted_at[0] / totals.drafts
+        if warning := suspect_wiring(rate, totals.drafts, self.drafter.usual_acceptance):
+            self._has_warned = True
+            _log.warning("--speculate %s: %s", self.drafter.name, warning)
 
     def _find_text(self, span: Span) -> FollowedText | None:
         """Returns the text of a request, None if it has ended or was cancelled."""

@@ -60,6 +60,7 @@ class DFlash:
         self.spec, self.weights, self.model, self.kernels = spec, weights, model, model.kernels
         self.boundaries = spec.boundaries
         self.most_tokens = spec.span - 1
+        self.usual_acceptance: float | None = None
         self.reach = spec.span  # the anchor and the drafted tokens
         # The target's context may be full when the last draft is made.
         rows = model.table.shape[0] + spec.span

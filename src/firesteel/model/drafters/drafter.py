@@ -37,6 +37,7 @@ class Drafter(Protocol):
     name: str
     boundaries: tuple[int, ...]  # of the target, see Taps
     most_tokens: int  # that it can draft at a time
+    usual_acceptance: float | None  # of first drafted tokens, if it was measured
     reach: int  # positions after the text into which it may write keys and values while it drafts
 
     def page_bytes(self, page_size: int) -> int:

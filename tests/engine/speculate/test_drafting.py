@@ -1,0 +1,141 @@
+"""Which requests a draft network follows, and when it is suspected of reading wrong residuals."""
+
+import logging
+
+import pytest
+import torch
+
+from firesteel.engine.speculate.drafting import MOST_IDLE, DraftingSpeculator
+from firesteel.engine.speculate.policy import DraftPolicy
+from firesteel.engine.statistics import Statistics
+from firesteel.model.drafters.wiring import FEWEST_DRAFTS
+from firesteel.types import Plan, SpanResult
+from tests.engine.speculate.jobs import CHEAP, DEAR, Mask, new_job, plan_of
+
+
+class Counter:
+    """Drafts 10, 11, 12 for everything."""
+
+    name = "eagle3"
+    boundaries = (1,)
+    most_tokens = 3
+    usual_acceptance = None
+    reach = 2
+
+    def __init__(self):
+        self.contexts = []
+
+    def draft(self, context, counts):
+        self.contexts.append((context, list(counts)))
+        return (10 + torch.arange(max(counts, default=0))).expand(len(counts), -1)
+
+
+def new_speculator(jobs, measured=CHEAP, *, adapts=True, room=2, most=0):
+    policy = DraftPolicy(most_rows=8, adapts=adapts, totals=Statistics(), measure=lambda: measured)
+    policy.start()
+    held = {id(job.token_ids): job for job in jobs}
+    return DraftingSpeculator(
+        Counter(),
+        policy,
+        lambda span: held.get(id(span.token_ids)),
+        reserve=lambda job, count: room,
+        page_size=4,
+        device=torch.device("cpu"),
+        most=most,
+    )
+
+
+def step(speculator, job, drawn=5, drafts=()):
+    """Has the network see a decoding step of `job` that drew a token."""
+    plan = Plan(spans=[job.span(len(job.token_ids), drafts)])
+    job.num_computed += 1
+    job.token_ids.append(drawn)
+    speculator.follow(plan, [SpanResult(token_id=drawn)], torch.ones(plan.num_tokens, 8))
+    return plan
+
+
+def test_drafts_follow_the_step_that_was_seen():
+    job = new_job("a", [1, 2, 3])
+    speculator = new_speculator([job])
+    assert speculator.find_drafts([job]) == [()]
+    step(speculator, job)
+    assert speculator.find_drafts([job]) == [[10, 11, 12]]
+    job.token_ids.append(9)
+    assert speculator.find_drafts([job]) == [()], "they do not follow that token"
+
+
+def test_network_reads_kept_rows_and_what_follows_them():
+    job = new_job("a", [1, 2, 3])
+    speculator = new_speculator([job])
+    plan = Plan(spans=[job.span(3, [7, 8, 9])])
+    job.num_computed = 4
+    job.token_ids += [7, 4]
+    result = SpanResult(token_id=7, following=[SpanResult(token_id=4)])
+    speculator.follow(plan, [result], torch.arange(4)[:, None])
+    [(context, _)] = speculator.drafter.contexts
+    assert context.batch.token_ids.tolist() == [3, 7] and context.batch.positions.tolist() == [2, 3]
+    assert context.features.tolist() == [[0], [1]] and context.next_ids.tolist() == [4]
+
+
+def test_at_most_the_asked_number_is_drafted():
+    job = new_job("a", [1, 2, 3])
+    speculator = new_speculator([job], most=2)
+    step(speculator, job)
+    assert speculator.find_drafts([job]) == [[10, 11]]
+
+
+def test_nothing_is_drafted_without_pages_for_the_network():
+    job = new_job("a", [1, 2, 3])
+    speculator = new_speculator([job], room=1)
+    step(speculator, job)
+    assert speculator.find_drafts([job]) == [()]
+
+
+def test_drafts_end_where_the_grammar_does_not_allow_them():
+    job = new_job("a", [1, 2, 3], Mask())
+    speculator = new_speculator([job])
+    step(speculator, job)
+    assert speculator.find_drafts([job]) == [[10]]
+
+
+@pytest.mark.parametrize("adapts", [True, False])
+def test_request_is_left_after_steps_for_which_drafts_did_not_pay(adapts):
+    job = new_job("a", [1, 2, 3])
+    speculator = new_speculator([job], DEAR, adapts=adapts)
+    for _ in range(MOST_IDLE):
+        assert speculator.waits(plan_of(job))
+        step(speculator, job)
+    assert speculator.waits(plan_of(job)) != adapts
+    seen = len(speculator.drafter.contexts)
+    step(speculator, job)
+    assert (len(speculator.drafter.contexts) == seen) == adapts
+
+
+def test_step_of_left_requests_teaches_what_plain_steps_cost():
+    job = new_job("a", [1, 2, 3])
+    speculator = new_speculator([job], DEAR)
+    for _ in range(MOST_IDLE):
+        speculator.count(step(speculator, job), [SpanResult(token_id=5)], 1.5)
+    plain = speculator.policy.plain.predict(1)
+    speculator.count(step(speculator, job), [SpanResult(token_id=5)], 1.5)
+    assert speculator.policy.verifying.predict(1) > 1.2 and speculator.policy.plain.predict(1) > plain
+
+
+def test_request_that_has_ended_is_forgotten():
+    job = new_job("a", [1, 2, 3])
+    speculator = new_speculator([job])
+    step(speculator, job)
+    speculator.drop("a")
+    assert not speculator._texts
+    assert not new_speculator([]).waits(plan_of(job)), "of a cancelled request"
+
+
+def test_network_whose_drafts_are_wrong_is_suspected_once(caplog):
+    job = new_job("a", [1, 2, 3])
+    speculator = new_speculator([job], adapts=False)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(FEWEST_DRAFTS + 5):
+            plan = step(speculator, job, drafts=(10, 11))
+            speculator.count(plan, [SpanResult(token_id=5)], 1.0)
+    [record] = caplog.records
+    assert "--speculate eagle3: only 0%" in record.getMessage()
