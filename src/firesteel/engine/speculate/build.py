@@ -14,6 +14,7 @@ from firesteel.engine.speculate.policy import DraftPolicy
 from firesteel.engine.speculate.speculator import Speculator
 from firesteel.engine.statistics import Statistics
 from firesteel.engine.step.step_store import StepStore
+from firesteel.errors import UserError
 from firesteel.model.drafters.drafter import Drafter
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.prompt_sizes import prompt_sizes
@@ -38,6 +39,8 @@ def build_speculator(
         totals=totals,
         measure=lambda: measure_rows(store),
     )
+    if drafter is None and config.speculate not in ("ngram", "auto"):
+        raise UserError(f"--speculate {config.speculate} needs a draft model: give --draft-model FOLDER or NAME")
     if drafter is None:
         return CopyingSpeculator(policy, scheduler.find, most=config.num_speculative_tokens)
     return DraftingSpeculator(

@@ -11,7 +11,7 @@ from firesteel.model.drafters.drafter import Drafter
 from firesteel.model.drafters.eagle3 import load_eagle3
 from firesteel.model.drafters.errors import DrafterError
 from firesteel.model.gpt_oss import GptOss
-from firesteel.untrusted.json_file import read_object
+from firesteel.untrusted.json_file import read_object, shorten
 
 EAGLE3, DFLASH = "eagle3", "dflash"
 KINDS: dict[str, Callable[[Path, GptOss, DeviceSpec], Drafter]] = {EAGLE3: load_eagle3, DFLASH: load_dflash}
@@ -20,13 +20,13 @@ KINDS: dict[str, Callable[[Path, GptOss, DeviceSpec], Drafter]] = {EAGLE3: load_
 def find_kind(directory: Path) -> str:
     """Returns the kind of draft model that a folder holds."""
     config = read_object(directory / "config.json", DrafterError, "download the draft model again")
-    names = " ".join(map(str, (config.get("architectures") or ()))) + str(config.get("speculators_model_type", ""))
+    names = str([config.get("architectures"), config.get("speculators_model_type")])
     for kind in KINDS:
         if kind in names.lower():
             return kind
     raise DrafterError(
-        f"{directory}: the architecture {config.get('architectures')} is no draft model that is known here; "
-        f"known kinds: {', '.join(KINDS)}"
+        f"{directory}: architectures {shorten(config.get('architectures'))}: not a known draft model; known kinds: "
+        f"{', '.join(KINDS)}"
     )
 
 
@@ -35,6 +35,6 @@ def load_drafter(directory: Path, kind: str, model: GptOss, device: DeviceSpec) 
     held = find_kind(directory)
     if kind not in (held, "auto"):
         raise DrafterError(
-            f"--speculate {kind}: {directory} holds a draft model of kind {held}: use --speculate {held}"
+            f"--speculate {kind}: {directory} holds a draft model for --speculate {held}: give that, or auto"
         )
     return KINDS[held](directory, model, device)
