@@ -157,6 +157,6 @@ def test_a_decode_kernel_that_does_not_wait_for_its_inputs_fails(leave_out, hold
     late = ("mixed", "bias", "r")
     hold_early(decode_o, THREE, late, make_operands())
     leave_out("decode_o.cu", "wait_for_inputs();")
-    with pytest.raises(AssertionError, match=r"worst nan|ended before the kernel ahead"):
-        for _ in range(8):  # the inputs may arrive in time
+    with pytest.raises(AssertionError, match=r"worst|ended before the prior grid"):
+        for _ in range(8):  # the inputs may arrive in time, or so late that they replace what was written
             hold_early(decode_o, THREE, late, make_operands())

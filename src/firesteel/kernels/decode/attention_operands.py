@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -92,7 +92,7 @@ def list_samples(device: torch.device) -> Iterator[Sample]:
 
 def draw_pages(
     requests: tuple[Held, ...], page_size: int, window: int | None, kv_heads: int, draw: Draw, room: int = 0
-) -> dict[str, Tensor]:
+) -> dict[str, Any]:
     """Returns pages, page table, lengths and stored tokens; the table has room for at least `room` tokens.
 
     Pages before the window belong to nobody: the table points far outside.
