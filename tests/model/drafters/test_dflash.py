@@ -1,5 +1,7 @@
 """The paged DFlash drafter against an oracle without pages, and end to end on features that the target writes."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -32,6 +34,7 @@ TARGET = ModelSpec(
     max_context=256,
 )
 NUM_PAGES = 64
+PARTS = Path(__file__).with_name("dflash_parts.py")
 CASES = {
     "like the published ones": {},
     "no bias, plain rope": {"attention_bias": False, "rope_scaling": None},
@@ -228,3 +231,7 @@ def test_features_are_the_targets_residuals_after_the_named_layers(model, tmp_pa
 )
 def test_requests_with_a_count_are_found(counts, expected):
     assert find_requests(counts, CPU.torch_device).tolist() == expected
+
+
+def test_triton_drafts_what_the_references_draft(run_interpreted):
+    run_interpreted(PARTS)
