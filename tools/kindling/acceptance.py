@@ -6,7 +6,7 @@ python -m kindling.acceptance [--drafter eagle3] [--directory DIR] [--tokens 3] 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from firesteel.chat.harmony import Harmony
-from firesteel.device import DeviceSpec, find_device
+from firesteel.device import find_device
 from firesteel.engine.cache.kv_cache import new_cache
 from firesteel.engine.step.batch import build_batch
 from firesteel.eval import encode_prompt, take
@@ -23,7 +23,7 @@ from firesteel.hub import BUILT_IN
 from firesteel.llm import LLM
 from firesteel.measure.record import Record
 from firesteel.model.drafters.drafter import DraftContext, Drafter
-from firesteel.model.drafters.eagle3 import load_eagle3
+from firesteel.model.drafters.load import KINDS
 from firesteel.model.drafters.wiring import suspect_wiring
 from firesteel.model.gpt_oss import GptOss
 from firesteel.types import Batch, KvView, Plan, Request, SamplingParams, Span, Taps
@@ -32,7 +32,6 @@ RECORDS = Path(__file__).parents[2] / "records" / "kindling-drafters"
 PAGE_SIZE = 16
 MOST_TOKENS = 64  # generated per prompt
 LEFT_OUT = ("retrieval_long",)  # minutes of prompts
-LOADERS: dict[str, Callable[[Path, GptOss, DeviceSpec], Drafter]] = {"eagle3": load_eagle3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +155,7 @@ def held_out_prompts(llm: LLM, per_family: int) -> list[list[int]]:
 
 def measure_record(llm: LLM, kind: str, directory: Path, *, k: int, per_family: int) -> Record:
     """Measures a drafter of Kindling; the sample is its acceptance length."""
-    drafter = LOADERS[kind](directory, llm.model, llm.device)
+    drafter = KINDS[kind](directory, llm.model, llm.device)
     texts = continue_greedily(llm, held_out_prompts(llm, per_family), drafter.boundaries)
     measured = measure_acceptance(drafter, texts, k)
     return Record.now(
@@ -181,7 +180,7 @@ def measure_record(llm: LLM, kind: str, directory: Path, *, k: int, per_family: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the acceptance of a drafter of Kindling.")
-    parser.add_argument("--drafter", choices=LOADERS, default="eagle3")
+    parser.add_argument("--drafter", choices=KINDS, default="eagle3")
     parser.add_argument("--directory", type=Path, help="folder of the drafter (default: the shipped one)")
     parser.add_argument("--tokens", type=int, default=3, help="tokens drafted at a time")
     parser.add_argument("--per-family", type=int, default=4, help="prompts of each family of the exam")
