@@ -9,6 +9,7 @@ from typing import Any
 
 from firesteel.device import DeviceSpec
 from firesteel.errors import KernelError
+from firesteel.kernels.op.invariance import INVARIANT
 from firesteel.kernels.op.op import REFERENCE, Implementation, Op
 from firesteel.kernels.op.requirement import Requirement
 from firesteel.kernels.operands.shapes import ModelShapes
@@ -38,11 +39,16 @@ class OpsSweep:
 
 
 def choose(op: Op[Any, Any], device: DeviceSpec, wanted: tuple[str, ...] = ()) -> Implementations:
-    """Returns the requested implementations that run here; on a GPU the reference only if it is requested."""
+    """Returns the requested implementations that run here.
+
+    Those that exist for batch invariance alone must be requested by their whole name, on a GPU the reference too.
+    """
     usable = [entry for entry in op.implementations.values() if entry.needs(device) is None]
+    ordinary = [entry for entry in usable if not entry.name.endswith(INVARIANT)]
     if wanted:
-        return [entry for entry in usable if {entry.name, entry.name.partition(":")[0]} & set(wanted)]
-    return [entry for entry in usable if not device.is_cuda or entry.name != REFERENCE]
+        families = {entry.name for entry in ordinary if entry.name.partition(":")[0] in wanted}
+        return [entry for entry in usable if entry.name in families.union(wanted)]
+    return [entry for entry in ordinary if not device.is_cuda or entry.name != REFERENCE]
 
 
 def refusal(implementation: Implementation[Any, Any], args: tuple[Any, ...]) -> str | None:
