@@ -87,8 +87,8 @@ def test_keys_that_depend_on_the_piece_are_detected_in_chunked_and_cached_only(o
     llm = open_llm()
     forward = llm.model.forward
 
-    def disturbed(batch, cache, taps=None):
-        hidden = forward(batch, cache, taps=taps)
+    def disturbed(batch, cache, *rest, **named):
+        hidden = forward(batch, cache, *rest, **named)
         is_piece = batch.positions[0] > 0 and len(batch.positions) > 1 and len(batch.kv_lens) == 1
         return hidden.flip(-1) if is_piece else hidden
 
