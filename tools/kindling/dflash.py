@@ -135,7 +135,7 @@ class Trainer:
         )
 
     def draw_candidates(self, labels: Tensor) -> Tensor:
-        """Returns the tokens among which the drafter chooses in this step, in order: all labels and random others."""
+        """Returns the tokens among which the drafter chooses in a step, in order: all labels and random others."""
         others = torch.randint(self.spec.vocab_size, (self.course.candidates,))
         return torch.cat((labels, others)).unique()
 
