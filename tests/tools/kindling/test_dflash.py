@@ -105,6 +105,15 @@ def test_firesteel_drafts_what_the_trained_network_predicts(kindling, served, tm
             assert drafter.draft(context, [7])[0].tolist() == expected
 
 
+def test_training_can_continue_from_a_drafter(kindling):
+    torch.manual_seed(3)
+    first, second = (DFlashNetwork(DRAFTER, kindling, torch.ones(DRAFTER.num_features)) for _ in range(2))
+    packed = first.pack()
+    second.unpack(packed)
+    pairs = zip(first.parameters(), second.parameters(), strict=True)
+    assert all(torch.equal(ours.bfloat16(), theirs.bfloat16()) for ours, theirs in pairs)
+
+
 def test_labels_end_with_the_first_token_that_the_target_would_not_write():
     text = Text(
         token_ids=torch.tensor([1, 2, 3, 4, 9, 6, 7]),
