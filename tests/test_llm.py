@@ -42,9 +42,9 @@ def steps(monkeypatch):
     def record(llm):
         seen, forward = [], llm.model.forward
 
-        def recorded(batch, cache):
+        def recorded(batch, cache, *rest, **named):
             seen.append((batch.token_ids.numel(), batch.kv_lens.numel(), cache.keys[0].shape[2]))
-            return forward(batch, cache)
+            return forward(batch, cache, *rest, **named)
 
         monkeypatch.setattr(llm.model, "forward", recorded)
         return seen

@@ -1,6 +1,6 @@
 """Trains Kindling's DFlash drafter on Kindling's own tokens, and writes it in the public format.
 
-python -m kindling.dflash OUT [--texts 3000] [--epochs 8] [--seed 1]
+python -m kindling.dflash OUT [--texts 3000] [--epochs 8] [--seed 1] [--start DRAFTER]
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from firesteel.device import find_device
 from firesteel.hub import BUILT_IN
 from firesteel.model.drafters.dflash_spec import DFlashSpec
-from firesteel.model.drafters.dflash_weights import save_dflash
+from firesteel.model.drafters.dflash_weights import load_dflash_weights, save_dflash
 from kindling.dflash_network import DFlashNetwork
 from kindling.dflash_texts import Text, draw_texts, fast_products
 from kindling.export import import_checkpoint
@@ -135,7 +136,7 @@ class Trainer:
         )
 
     def draw_candidates(self, labels: Tensor) -> Tensor:
-        """Returns the tokens among which the drafter chooses in this step, in order: labels and random others."""
+        """Returns the tokens among which the drafter chooses in a step, in order: all labels and random others."""
         others = torch.randint(self.spec.vocab_size, (self.course.candidates,))
         return torch.cat((labels, others)).unique()
 
@@ -170,17 +171,18 @@ def load_kindling() -> Network:
     return network.requires_grad_(False)
 
 
-def train(out: Path, course: Course) -> DFlashNetwork:
-    """Trains and writes a drafter; prints the figures of each epoch."""
+def train(out: Path, course: Course, start: Path | None) -> None:
+    """Trains a drafter, from random weights or from those in `start`, and writes it; prints figures per epoch."""
     target, started = load_kindling(), time.monotonic()
     texts = draw_texts(BUILT_IN, target, DRAFTER.target_layer_ids, seed=TEXT_SEED, count=course.texts)
     tokens = sum(len(text.token_ids) for text in texts)
     print(json.dumps({"texts": len(texts), "tokens": tokens, "seconds": time.monotonic() - started}), flush=True)
     trainer = Trainer(DRAFTER, course, target, texts)
+    if start is not None:
+        trainer.network.unpack(load_dflash_weights(start, DRAFTER, find_device("cpu")))
     for figures in trainer.run():
         print(json.dumps(figures), flush=True)
         save_dflash(out, DRAFTER, SPEC, trainer.network.pack())
-    return trainer.network
 
 
 def main() -> None:
@@ -189,9 +191,10 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=Course.texts)
     parser.add_argument("--epochs", type=int, default=Course.epochs)
     parser.add_argument("--seed", type=int, default=Course.seed)
+    parser.add_argument("--start", type=Path, help="folder of a drafter to start from")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    train(given.out, Course(texts=given.texts, epochs=given.epochs, seed=given.seed))
+    train(given.out, Course(texts=given.texts, epochs=given.epochs, seed=given.seed), given.start)
 
 
 if __name__ == "__main__":

@@ -102,6 +102,16 @@ class DFlashNetwork(nn.Module):
         return norm(x[:, :, 1:], self.norm, eps)
 
     @torch.no_grad()
+    def unpack(self, weights: DFlashWeights) -> None:
+        """Takes over weights, so that training can continue from a drafter."""
+        for name in ("fc", "feature_norm", "norm"):
+            getattr(self, name).copy_(getattr(weights, name))
+        for layer, stored, kv in zip(self.layers, weights.layers, weights.kv, strict=True):
+            layer.kv.copy_(kv.flatten(0, 1))
+            for name in ("input_norm", "q", "q_norm", "k_norm", "o", "post_norm", "gate_up", "down"):
+                getattr(layer, name).copy_(getattr(stored, name))
+
+    @torch.no_grad()
     def pack(self) -> DFlashWeights:
         """Returns the weights in bf16 as firesteel stores them."""
 
