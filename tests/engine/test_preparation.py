@@ -98,9 +98,9 @@ def gpu_engine(llm, monkeypatch):
     model = GptOss(llm.spec, llm.model.weights, llm.kernels, llm.device, max_context=256)
     forward = model.forward
 
-    def watch(batch, *args):
+    def watch(batch, *args, **named):
         events.append((len(batch.token_ids), batch.num_tokens is not None))
-        return forward(batch, *args)
+        return forward(batch, *args, **named)
 
     monkeypatch.setattr(model, "forward", watch)
 
@@ -147,7 +147,7 @@ def test_plans_beyond_the_largest_step_are_called_too(make, monkeypatch):
     """Tiles depend on the number of tokens, so the smallest and the largest op-by-op plans are called."""
     engine, called = make(max_num_batched_tokens=4096), []
     engine.scheduler.max_context = 8192
-    monkeypatch.setattr(engine.runner.model, "forward", lambda batch, *args, **named: called.append(len(batch.token_ids)))
+    monkeypatch.setattr(engine.runner.model, "forward", lambda batch, *args: called.append(len(batch.token_ids)))
     monkeypatch.setattr(engine.runner.model, "logits", lambda hidden: None)
     preparation.call_outside(engine)
     assert sorted(called) == [TOKENS[-1] + 1, 4096]

@@ -81,4 +81,5 @@ def call_outside(engine: Engine) -> None:
             num_logits=1,
         )
         batch = build_batch(Plan(spans=[span]), page_size, engine.device.torch_device)
-        model.logits(model.forward(batch, engine.runner.cache, model.num_layers_of_each_kind))
+        taps = engine.prompts.memory.find_taps(count)
+        model.logits(model.forward(batch, engine.runner.cache, model.num_layers_of_each_kind, taps))
