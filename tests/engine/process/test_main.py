@@ -82,7 +82,7 @@ def expected(llm):
 
 def test_plan_is_sent_before_it_is_computed(driver, monkeypatch):
     driver.handle(submit(7, "a"))
-    monkeypatch.setattr(driver.engine.runner, "run", lambda batch: 1 / 0)
+    monkeypatch.setattr(driver.engine.runner, "run", lambda batch, taps: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         driver.loop._step()
     assert driver.sent == [Planned(spans=[("a", 0, 3)])]
