@@ -103,9 +103,9 @@ def test_shipped_head_gives_two_tokens_per_step(kindling, texts):
 @pytest.mark.slow
 def test_shipped_head_gives_two_tokens_per_step_on_many_prompts(kindling):
     head = load_eagle3(HEAD, kindling.model, kindling.device)
-    texts = continue_greedily(kindling, held_out_prompts(kindling, 8), head.boundaries)
+    texts = continue_greedily(kindling, held_out_prompts(kindling, 4), head.boundaries)
     measured = measure_acceptance(head, texts, 3)
-    assert measured.drafted[0] >= 800 and measured.length >= 2.0, measured
+    assert measured.drafted[0] >= 500 and measured.length >= 2.0, measured
 
 
 def rewire(head, boundaries, norms):
