@@ -1,4 +1,4 @@
-"""Whether to draft: by cost and acceptance, always, or once in a while to learn."""
+"""The choice whether to draft: by cost and acceptance, always, or now and then to learn."""
 
 import pytest
 
