@@ -1,6 +1,7 @@
 """Trains Kindling's DFlash drafter on Kindling's own tokens, and writes it in the public format.
 
-python -m kindling.dflash OUT [--texts 3000] [--epochs 8] [--seed 1] [--start DRAFTER]
+python -m kindling.dflash OUT [--texts 3000] [--epochs 8] [--batch-texts 8] [--spans 12] [--seed 1]
+                              [--start DRAFTER] [--device cuda]
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ class Trainer:
         self.spec, self.course, self.texts = spec, course, texts
         sizes = torch.stack([text.features.float().square().mean(0) for text in texts]).mean(0).sqrt()
         by_layer = sizes.unflatten(0, (len(spec.target_layer_ids), -1)).square().mean(-1, keepdim=True).sqrt()
-        self.network = DFlashNetwork(spec, target, by_layer.expand(-1, spec.hidden_size).flatten())
+        self.device = target.lm_head.device
+        network = DFlashNetwork(spec, target, by_layer.expand(-1, spec.hidden_size).flatten())
+        self.network = network.to(self.device)
         named = dict(self.network.named_parameters())
         groups = [
             {"params": [p for p in named.values() if p.dim() > 1], "weight_decay": course.weight_decay},
@@ -90,7 +93,7 @@ class Trainer:
         ]
         self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
         self.random = Random(course.seed)
-        self.weights = torch.exp(-LATER_WEIGHT * torch.arange(spec.span - 1))
+        self.weights = torch.exp(-LATER_WEIGHT * torch.arange(spec.span - 1, device=self.device))
 
     def run(self) -> Iterator[dict[str, float]]:
         """Trains, and yields figures of each epoch."""
@@ -131,13 +134,16 @@ class Trainer:
             anchors[row, taken], anchor_ids[row, taken] = drawn, text.token_ids[drawn]
             labels[row, taken], is_compared[row, taken] = text.find_labels(drawn, num_drafted)
         features = torch.nn.utils.rnn.pad_sequence([text.features for text in texts], batch_first=True).float()
+        anchors, anchor_ids, labels, is_compared = (
+            drawn.to(self.device) for drawn in (anchors, anchor_ids, labels, is_compared)
+        )
         return SpanBatch(
             features=features, anchors=anchors, anchor_ids=anchor_ids, labels=labels, is_compared=is_compared
         )
 
     def draw_candidates(self, labels: Tensor) -> Tensor:
         """Returns the tokens among which the drafter chooses in a step, in order: all labels and random others."""
-        others = torch.randint(self.spec.vocab_size, (self.course.candidates,))
+        others = torch.randint(self.spec.vocab_size, (self.course.candidates,), device=labels.device)
         return torch.cat((labels, others)).unique()
 
     def train_step(self, spans: SpanBatch) -> tuple[float, float]:
@@ -149,7 +155,7 @@ class Trainer:
         labels = spans.labels[kept]
         candidates = self.draw_candidates(labels)
         labels = torch.searchsorted(candidates, labels)
-        with fast_products():
+        with fast_products(self.device):
             hidden = self.network(spans.features, spans.anchors, spans.anchor_ids)
             logits = functional.linear(hidden[kept], self.network.lm_head[candidates]).float()
         losses = functional.cross_entropy(logits, labels, reduction="none")
@@ -159,21 +165,23 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        right = torch.zeros(kept.shape).masked_scatter(kept, (logits.argmax(-1) == labels).float())
+        right = torch.zeros(kept.shape, device=self.device).masked_scatter(
+            kept, (logits.argmax(-1) == labels).float()
+        )
         accepted = right.cumprod(-1).sum(-1)[kept[..., 0]].mean()
         return float(loss.detach()), 1 + float(accepted)
 
 
-def load_kindling() -> Network:
+def load_kindling(device: torch.device) -> Network:
     """Returns the shipped Kindling, with the rounding of its experts in the weights."""
     network = Network(SPEC)
     import_checkpoint(network, BUILT_IN)
-    return network.requires_grad_(False)
+    return network.requires_grad_(False).to(device)
 
 
-def train(out: Path, course: Course, start: Path | None) -> None:
+def train(out: Path, course: Course, start: Path | None, device: torch.device) -> None:
     """Trains a drafter, from random weights or from those in `start`, and writes it; prints figures per epoch."""
-    target, started = load_kindling(), time.monotonic()
+    target, started = load_kindling(device), time.monotonic()
     texts = draw_texts(BUILT_IN, target, DRAFTER.target_layer_ids, seed=TEXT_SEED, count=course.texts)
     tokens = sum(len(text.token_ids) for text in texts)
     print(json.dumps({"texts": len(texts), "tokens": tokens, "seconds": time.monotonic() - started}), flush=True)
@@ -190,11 +198,21 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--texts", type=int, default=Course.texts)
     parser.add_argument("--epochs", type=int, default=Course.epochs)
+    parser.add_argument("--batch-texts", type=int, default=Course.batch_texts)
+    parser.add_argument("--spans", type=int, default=Course.spans)
     parser.add_argument("--seed", type=int, default=Course.seed)
     parser.add_argument("--start", type=Path, help="folder of a drafter to start from")
+    parser.add_argument("--device", type=torch.device, default="cpu", help="cpu or cuda (default: cpu)")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    train(given.out, Course(texts=given.texts, epochs=given.epochs, seed=given.seed), given.start)
+    course = Course(
+        texts=given.texts,
+        epochs=given.epochs,
+        seed=given.seed,
+        batch_texts=given.batch_texts,
+        spans=given.spans,
+    )
+    train(given.out, course, given.start, torch.device(given.device))
 
 
 if __name__ == "__main__":

@@ -43,8 +43,8 @@ class Layer(nn.Module):
     def attend(self, x: Tensor, context: Tensor, anchors: Tensor, table: Tensor) -> Tensor:
         spec = self.spec
         length, span = context.shape[1], x.shape[2]
-        order = torch.arange(length)
-        positions = anchors[:, :, None] + torch.arange(span)
+        order = torch.arange(length, device=x.device)
+        positions = anchors[:, :, None] + torch.arange(span, device=x.device)
         q = functional.linear(x, self.q).unflatten(-1, (-1, spec.head_dim))
         q = turn(norm(q, self.q_norm, spec.rms_eps), positions, table)
         own_k, own_v = self.project(x, positions, table)  # [B, A, N, K, D]
@@ -94,7 +94,7 @@ class DFlashNetwork(nn.Module):
         """Returns normed rows [B, A, N - 1, H] of the tokens drafted after anchors at places [B, A]."""
         eps = self.spec.rms_eps
         context = norm(functional.linear(features, self.fc), self.feature_norm, eps)
-        token_ids = torch.full((*anchors.shape, self.spec.span), self.spec.mask_token_id)
+        token_ids = anchors.new_full((*anchors.shape, self.spec.span), self.spec.mask_token_id)
         token_ids[:, :, 0] = anchor_ids
         x = self.embedding[token_ids]
         for layer in self.layers:
@@ -116,7 +116,7 @@ class DFlashNetwork(nn.Module):
         """Returns the weights in bf16 as firesteel stores them."""
 
         def bf16(tensor: Tensor) -> Tensor:
-            return tensor.detach().bfloat16()
+            return tensor.detach().cpu().bfloat16()
 
         layers = [
             DFlashLayer(

@@ -23,13 +23,13 @@ from kindling.network import Masks, Network, norm
 
 HEADER = 2  # tokens of <|start|>assistant, which begin a later message of an answer and count as the prompt's
 LONGEST = 384  # tokens of a text: longer ones cost more than they teach
-BATCH_TOKENS = 1024  # that Kindling computes at once
+BATCH_TOKENS = {"cpu": 1024, "cuda": 32_768}  # that Kindling computes at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
     token_ids: Tensor  # [n] int64
-    features: Tensor  # [n, F] bf16
+    features: Tensor  # [n, F] bf16, on the device that trains
     labels: Tensor  # [n] int64, Kindling's most likely token after each
     anchors: Tensor  # places of tokens after which Kindling drafts: those of answers, but the last of the text
 
@@ -54,22 +54,25 @@ def draw_texts(directory: Path, network: Network, layers: Sequence[int], *, seed
         _short(encoder.encode(document) for document in training_documents(seed, long_share=0)), count
     )
     ordered = sorted(documents, key=lambda document: len(document.token_ids))
-    return [text for batch in _batches(ordered) for text in compute_texts(network, layers, batch)]
+    most_tokens = BATCH_TOKENS[network.lm_head.device.type]
+    return [text for batch in _batches(ordered, most_tokens) for text in compute_texts(network, layers, batch)]
 
 
-def fast_products() -> torch.autocast:
-    """Multiplies in bf16 inside its body on CPUs that have instructions for it: five times as fast."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=torch.ops.mkldnn._is_mkldnn_bf16_supported())
+def fast_products(device: torch.device) -> torch.autocast:
+    """Multiplies in bf16 inside its body on a GPU, and on CPUs with instructions for it: five times as fast."""
+    is_fast = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.autocast(device.type, torch.bfloat16, enabled=is_fast)
 
 
 @torch.no_grad()
 def compute_texts(network: Network, layers: Sequence[int], documents: Sequence[Encoded]) -> list[Text]:
     """Runs Kindling on whole documents."""
     rows = [torch.from_numpy(document.token_ids).long() for document in documents]
-    padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    with fast_products():
+    device = network.lm_head.device
+    padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
+    with fast_products(device):
         hidden, outputs = run(network, padded, layers)
-        labels = functional.linear(hidden, network.lm_head).argmax(-1)
+        labels = functional.linear(hidden, network.lm_head).argmax(-1).cpu()
     texts = []
     for number, (row, document) in enumerate(zip(rows, documents, strict=True)):
         features = outputs[number, : len(row)].bfloat16().clone()
@@ -81,7 +84,7 @@ def compute_texts(network: Network, layers: Sequence[int], documents: Sequence[E
 def run(network: Network, token_ids: Tensor, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Returns hidden rows [B, n, H] after the last norm, and the outputs of `layers` side by side [B, n, F]."""
     length = token_ids.shape[1]
-    order = torch.arange(length)
+    order = torch.arange(length, device=token_ids.device)
     full = (order[:, None] >= order)[None]
     window = next(window for window in network.spec.windows if window is not None)
     masks = Masks(full, full & (order[:, None] - order < window))
@@ -107,11 +110,11 @@ def _short(documents: Iterable[Encoded]) -> Iterator[Encoded]:
     return (document for document in documents if 2 < len(document.token_ids) <= LONGEST)
 
 
-def _batches(documents: Sequence[Encoded]) -> Iterator[list[Encoded]]:
-    """Yields documents of about equal length, BATCH_TOKENS tokens with padding or fewer."""
+def _batches(documents: Sequence[Encoded], most_tokens: int) -> Iterator[list[Encoded]]:
+    """Yields documents of about equal length, `most_tokens` with padding or fewer."""
     batch: list[Encoded] = []
     for document in documents:
-        if batch and (len(batch) + 1) * len(document.token_ids) > BATCH_TOKENS:
+        if batch and (len(batch) + 1) * len(document.token_ids) > most_tokens:
             yield batch
             batch = []
         batch.append(document)

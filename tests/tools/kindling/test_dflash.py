@@ -41,7 +41,7 @@ TINY_DRAFTER = replace(
 
 @pytest.fixture(scope="module")
 def kindling():
-    return load_kindling()
+    return load_kindling(torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
