@@ -6,15 +6,13 @@ import pytest
 import torch
 
 from firesteel import LLM
-from firesteel.chat.harmony import Harmony
 from firesteel.device import find_device
 from firesteel.engine.cache.kv_cache import new_cache
-from firesteel.eval import encode_prompt, take
-from firesteel.exam import EXAM, read_items
 from firesteel.hub import BUILT_IN
 from firesteel.model.drafters.dflash import load_dflash
 from firesteel.model.drafters.drafter import DraftContext
 from firesteel.types import Batch, KvView, SamplingParams, Taps
+from tests.held_out import encode_held_out
 
 CPU = find_device("cpu")
 FOLDER = BUILT_IN.with_name("kindling_dflash")
@@ -98,8 +96,7 @@ def count_steps(drafter, model, prompt, generated):
 @pytest.mark.slow  # a minute of CPU
 def test_kindling_accepts_more_than_one_draft_per_step(kindling, drafter):
     """The aim is 2.5 tokens per step, its own included; the record has 2.27 (records/kindling-drafters)."""
-    items = [item for item in take(read_items(EXAM), 1) if item.family != "retrieval_long"]
-    prompts = [encode_prompt(Harmony(kindling.tokenizer), kindling, item) for item in items]
+    prompts = encode_held_out(kindling)
     texts = [generation.token_ids for generation in kindling.generate(prompts, SamplingParams(max_tokens=64))]
     pairs = [(prompt, text) for prompt, text in zip(prompts, texts, strict=True) if len(text) > 1]
     steps = sum(count_steps(drafter, kindling.model, prompt, text) for prompt, text in pairs)

@@ -2,11 +2,9 @@
 
 import random
 
-import torch
-
 from firesteel.config import BatchConfig, CacheConfig, SpeculateConfig
 from firesteel.device import GIB
-from firesteel.engine.cache.kv_cache import page_bytes
+from firesteel.engine.cache.kv_cache import find_dtype, page_bytes
 from firesteel.engine.engine import Engine
 from firesteel.types import Request, SamplingParams
 
@@ -21,9 +19,10 @@ PROMPTS = [
 NEW = 24
 
 
-def make(llm, *, pages=None, speculate=None, drafter=None, eager_prompt_steps=False, **batch):
+def make(llm, *, pages=None, speculate=None, drafter=None, kernels=None, eager_prompt_steps=False, **batch):
+    """Returns an engine on the model of `llm`; `pages` bounds the cache, in pages without those of the drafter."""
     config = BatchConfig(**{"page_size": 4, "max_num_seqs": 8, **batch})
-    bytes_per_page = page_bytes(llm.spec, config.page_size, torch.float32)
+    bytes_per_page = page_bytes(llm.spec, config.page_size, find_dtype("auto", llm.device))
     cache = CacheConfig(kv_cache_gib=pages * bytes_per_page / GIB if pages else 0.0)
     return Engine(
         llm.model,
@@ -31,6 +30,8 @@ def make(llm, *, pages=None, speculate=None, drafter=None, eager_prompt_steps=Fa
         config,
         cache,
         max_context=llm.max_context,
+        kernels=kernels,
+        fused=llm.engine.loop.store.fused,
         speculate=speculate,
         drafter=drafter,
         eager_prompt_steps=eager_prompt_steps,

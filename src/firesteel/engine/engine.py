@@ -87,6 +87,10 @@ class Engine:
             max_num_seqs=find_most_requests(config, device),
         )
         spec, size, dtype = model.spec, config.page_size, find_dtype(cache.kv_dtype, device)
+        speculate = speculate or SpeculateConfig()
+        most_rows = config.max_num_seqs if speculate.speculate == "off" else max(config.max_num_seqs, MOST_FUSED)
+        # Allocated before free memory is divided into pages.
+        taps = None if drafter is None else new_taps(drafter, model, device, config, most_rows)
         drafter_bytes = 0 if drafter is None else drafter.page_bytes(size)
         num_pages = count_pages(
             spec,
@@ -116,8 +120,6 @@ class Engine:
         by_row = model.kernels.is_invariant
         self.sampler = Sampler(spec.vocab_size, device.torch_device, model.kernels.draw, by_row=by_row)
         self.idle_page = num_pages  # owned by no request
-        speculate = speculate or SpeculateConfig()
-        most_rows = config.max_num_seqs if speculate.speculate == "off" else max(config.max_num_seqs, MOST_FUSED)
         stores = StepStores.new(
             model,
             self.runner,
@@ -129,7 +131,7 @@ class Engine:
             max_context=max_context,
             most_rows=most_rows,
             eager_prompts=eager_prompt_steps,
-            taps=None if drafter is None else new_taps(drafter, model, device, config, most_rows),
+            taps=taps,
         )
         self.prompts = stores.prompts
         self.loop = DecodeLoop(stores.decoding, self.sampler)

@@ -61,7 +61,8 @@ def make_rows(span: Span) -> list[SampleRow]:
     request, drafts = span.request, span.draft_ids
     masks: Sequence[Tensor | None] = [None] * (1 + len(drafts))
     if request.mask is not None:
-        masks = request.mask.allowed_along(span.token_ids[request.num_prompt :], drafts)
+        drawn = span.token_ids[request.num_prompt :]
+        masks = request.mask.allowed_along(drawn, drafts) if drafts else [request.mask.allowed(drawn)]
     return [
         SampleRow(
             params=request.params,
