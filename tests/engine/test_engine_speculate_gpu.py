@@ -37,7 +37,8 @@ LEAST_LENGTH = {"eagle3": 2.1, "dflash": 1.9}
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
+    scope="module",
+    params=[pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)],
 )
 def kindling(request):
     """Kindling on a device. What its steps launch on a GPU is compiled together, and not one after the other."""

@@ -36,8 +36,8 @@ import sys, time
 from firesteel.engine.process.main import main
 from firesteel.engine.step.runner import Runner
 run = Runner.run
-def run_or_hang(self, batch):
-    return run(self, batch) if batch.token_ids[0] != 13 else time.sleep(60)
+def run_or_hang(self, batch, taps):
+    return run(self, batch, taps) if batch.token_ids[0] != 13 else time.sleep(60)
 Runner.run = run_or_hang
 main(int(sys.argv[1]))
 """

@@ -17,6 +17,7 @@ from firesteel.kernels.ops.moe_stream import MOST_TOKENS as STREAMED_TOKENS
 from firesteel.kernels.ops.moe_stream import PAIRS
 from firesteel.kernels.ops.rms_norm import rms_norm
 from firesteel.kernels.ops.rope_kv_write import rope_kv_write
+from firesteel.kernels.ops.route import route
 from firesteel.kernels.proof.isolate import Died
 from firesteel.kernels.proof.verify import Status
 from firesteel.kernels.registry import ALL_OPS
@@ -27,7 +28,6 @@ from firesteel.model.spec import PRESETS
 from tests.measure.ops.small_model import CPU, TINY
 
 SHAPES = correctness.ModelShapes
-FOR_CPU = "torch:invariant"  # which runs here too
 
 
 @pytest.fixture
@@ -99,15 +99,19 @@ def test_sample_that_does_not_fit_into_memory_is_reported(moe, monkeypatch):
     }
 
 
-def test_without_a_gpu_its_implementations_have_rows_and_no_sample_is_made(monkeypatch):
+def test_without_a_gpu_every_implementation_has_a_row_and_no_sample_is_made(monkeypatch):
     monkeypatch.setattr(correctness, "ModelShapes", None)
-    ops = [op for op in ALL_OPS if FOR_CPU not in op.implementations]
     steps = []
-    checks = list(check_ops(ops, CPU, TINY, progress=lambda done, total: steps.append((done, total))))
-    wanted = [(op.name, name) for op in ops for name in op.implementations if name != "reference"]
-    assert [(check.op, check.implementation) for check in checks] == wanted
-    assert {check.status for check in checks} == {Status.NOT_RUN} and steps[-1] == (len(ops), len(ops))
-    assert {"quantize_mxfp8", "decode_attention"} <= {op.name for op in ops}
+    checks = list(check_ops(ALL_OPS, CPU, TINY, progress=lambda done, total: steps.append((done, total))))
+    wanted = {(op.name, name) for op in ALL_OPS for name in op.implementations if name != "reference"}
+    assert {(check.op, check.implementation) for check in checks} == wanted and len(checks) == len(wanted)
+    assert {check.status for check in checks} == {Status.NOT_RUN} and steps[-1] == (len(ALL_OPS), len(ALL_OPS))
+
+
+def test_implementations_for_a_cpu_are_checked_if_they_are_named():
+    checks = list(check_ops((route,), CPU, TINY, quick=True, names=("torch",)))
+    assert {check.implementation for check in checks} == {"torch:invariant"}
+    assert {check.status for check in checks} == {Status.PASSED}
 
 
 def tile_pickers(spec, capability):

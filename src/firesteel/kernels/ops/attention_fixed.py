@@ -93,13 +93,14 @@ def _gather(operands: AttentionOperands, tiles: _Tiles, some: Tensor, number: in
     seen = keys <= positions
     if operands.window is not None:
         seen &= keys > positions - operands.window
-    pages = table[:, (keys // page_size).clamp(max=table.shape[1] - 1)]  # [B, C]
-    read = seen.any(1)[:, :, None, None]
+    read = seen.any(1)  # [B, C]
+    # Entries of a page table beyond the request's tokens are stale.
+    pages = table[:, (keys // page_size).clamp(max=table.shape[1] - 1)].where(read, 0)
     offsets = (keys % page_size).expand_as(pages)
     parts = []
     for stored in (operands.k_pages, operands.v_pages):
         found = stored[pages, :, offsets].float()  # [B, C, K, D]
-        parts.append(found.where(read, torch.zeros(())).transpose(1, 2).contiguous())
+        parts.append(found.where(read[:, :, None, None], torch.zeros(())).transpose(1, 2).contiguous())
     return parts[0], parts[1], seen
 
 

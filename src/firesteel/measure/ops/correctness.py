@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from firesteel.device import DeviceSpec
+from firesteel.kernels.op.invariance import INVARIANT
 from firesteel.kernels.op.op import REFERENCE, Implementation, Op
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.operands.activation import ACTIVATIONS
@@ -37,6 +38,7 @@ TILE_TOKENS = {"linear": (24, 100, 500, 1000, 4096), "moe_matmul": (12, 24, 100,
 MEMORY_SHARE = 0.15  # of the free memory, for arguments: a check holds up to six copies
 DEVICE_FAILED = "the device failed earlier in"
 Progress = Callable[[int, int], None]
+SLOW = "takes minutes on a CPU at these shapes, and is checked only by name: add --implementation torch"
 Implementations = list[Implementation[Any, Any]]
 
 
@@ -52,7 +54,7 @@ def check_ops(
     """Checks all ops.
 
     `quick` stops at the first accepted sample per implementation, activation and set of types. `names` limits the
-    implementations, by full name or family.
+    implementations, by full name or family; batch-invariant ones for a CPU must be named.
     """
     broken = ""
     for done, op in enumerate(ops, start=1):
@@ -64,6 +66,10 @@ def check_ops(
             and is_named(implementation.name, names)
             and implementation.needs(device) is None
         ]
+        if not (device.is_cuda or names):
+            slow = [implementation for implementation in usable if implementation.name.endswith(INVARIANT)]
+            yield from (Check(op.name, skipped.name, "", not_run=SLOW) for skipped in slow)
+            usable = [implementation for implementation in usable if implementation not in slow]
         for check in _check_op(op, usable, device, spec, quick) if usable and not broken else ():
             yield check
             if check.failure and has_failed(device):
