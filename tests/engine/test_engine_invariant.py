@@ -55,6 +55,8 @@ def make_engine(llm, requests, rng=None, at_once=1):
     lengths = [request.num_prompt + request.params.max_tokens for request in requests]
     sizes = (1, 4, 8, 16) if max(lengths) < 100 else (16, 64)
     page_size = rng.choice(sizes) if rng else 64
+    if llm.device.is_cuda:  # there a tile of keys, and with it the order of sums, fits into a page
+        page_size = llm.settings.config.batch.page_size
     batch = BatchConfig(
         page_size=page_size,
         max_num_seqs=rng.randint(1, len(requests)) if rng else at_once,
@@ -72,7 +74,10 @@ def make_engine(llm, requests, rng=None, at_once=1):
         batch,
         cache,
         max_context=llm.max_context,
-        kernels=KernelConfig(batch_invariant=True, prefill_graphs=not rng or rng.random() < 0.5),
+        # On a GPU, random schedules are captured and requests alone are not.
+        kernels=KernelConfig(
+            batch_invariant=True, cuda_graphs=rng is not None, prefill_graphs=not rng or rng.random() < 0.5
+        ),
         run_ahead_steps=rng.randint(0, 4) if rng else 0,
         eager_prompt_steps=bool(rng and rng.random() < 0.7),
     )
@@ -156,6 +161,14 @@ def test_schedules_of_kindling_give_the_bits_of_requests_alone():
     llm = LLM(device="cpu", kv_cache_gib=0.1, batch_invariant=True)
     requests = draw_requests(llm.spec.vocab_size, 6, 200, 12, seed=3)
     check_schedules(llm, requests, range(4))
+
+
+@pytest.mark.gpu
+def test_few_random_schedules_give_the_bits_of_requests_alone_on_a_gpu():
+    llm = LLM(device="cuda", kv_cache_gib=0.1, max_model_len=1024, page_size=16, batch_invariant=True)
+    requests = draw_requests(llm.spec.vocab_size, 12, 120, 40, seed=4)
+    preempted, cached = check_schedules(llm, requests, (3, 4, 6, 7, 10, 12))
+    assert preempted > 0 and cached > 0, "the schedules must preempt and find cached prefixes"
 
 
 @pytest.mark.gpu

@@ -12,6 +12,7 @@ from firesteel.device import GIB
 from firesteel.engine.cache.kv_cache import find_dtype, find_layout, page_bytes
 from firesteel.engine.engine import Engine
 from firesteel.engine.load import Loaded
+from firesteel.measure.ops.memory import free_memory
 from firesteel.measure.record import Record
 from firesteel.measure.tokens.agreement import Agreement
 from firesteel.measure.tokens.equalities import NAMES, EngineSetup, Equalities, OpenEngine, Unmeasured
@@ -57,6 +58,7 @@ def opener(loaded: Loaded, config: Config, requests: Sequence[Request]) -> OpenE
         return max(int(share * sum(needed)), *needed)
 
     def open_engine(setup: EngineSetup) -> Engine:
+        free_memory(loaded.device)  # of the engine before: its steps refer to each other, and hold GPU memory
         batch = replace(
             config.batch,
             max_num_seqs=setup.max_num_seqs,
