@@ -94,10 +94,10 @@ def count_steps(drafter, model, prompt, generated):
 
 
 @pytest.mark.slow  # a minute of CPU
-def test_kindling_accepts_more_than_one_draft_per_step(kindling, drafter):
-    """The aim is 2.5 tokens per step, its own included; the record has 2.27 (records/kindling-drafters)."""
+def test_kindling_accepts_several_drafts_per_step(kindling, drafter):
+    """Tokens per step, its own included; the record has 5.2 of more prompts (records/kindling-drafters)."""
     prompts = encode_held_out(kindling)
     texts = [generation.token_ids for generation in kindling.generate(prompts, SamplingParams(max_tokens=64))]
     pairs = [(prompt, text) for prompt, text in zip(prompts, texts, strict=True) if len(text) > 1]
     steps = sum(count_steps(drafter, kindling.model, prompt, text) for prompt, text in pairs)
-    assert sum(len(text) - 1 for _, text in pairs) / steps >= 2.0
+    assert sum(len(text) - 1 for _, text in pairs) / steps >= 4.0

@@ -18,9 +18,9 @@ from firesteel.kernels.decode.qkv_operands import DecodeQkvOperands
 from firesteel.kernels.decode.router import DecodeRouterOperands
 from firesteel.kernels.decode.sample import DecodeSampleOperands
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.registry import DECODE_OPS
 from firesteel.kernels.rope import RopeSpec, rope_table
 from firesteel.kernels.stream.build import with_delays
+from firesteel.model.decode_ops import NAMES, DecodeOps
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import PRESETS, ModelSpec
 from firesteel.model.synthetic import synthetic_weights
@@ -49,7 +49,7 @@ class Steps:
     """Requests of different lengths; each step advances them by one token."""
 
     def __init__(self, spec, weights, device, tokens):
-        self.spec, self.weights = spec, weights
+        self.spec, self.weights, self.device = spec, weights, device
         where = device.torch_device
         generator = torch.Generator(where).manual_seed(1)
         self.cache = new_cache(spec, 2 * tokens * WIDTH, PAGE_SIZE, device, device.dtype)
@@ -89,7 +89,8 @@ class Steps:
 
     def run(self, name="reference", dependent=False):
         """Runs a step and returns its logits."""
-        ops = {op.name.removeprefix("decode_"): op.implementations[name].function for op in DECODE_OPS}
+        asked = dict.fromkeys(NAMES, name) if name == "reference" else {}
+        ops = DecodeOps.choose(self.device, Ledger(), asked=asked)
         spec, eps = self.spec, self.spec.rms_eps
         after = {"r": self.r, "dependent": dependent}
         for number, layer in enumerate(self.weights.layers):
@@ -107,7 +108,7 @@ class Steps:
                 **pages,
                 **after,
             )
-            q, *_ = ops["qkv"](qkv)
+            q, *_ = ops.qkv(qkv)
             attention = DecodeAttentionOperands(
                 q=q,
                 **pages,
@@ -119,16 +120,16 @@ class Steps:
                 scale=spec.head_dim**-0.5,
                 dependent=dependent,
             )
-            mixed = ops["attention"](attention)
-            ops["o"](DecodeOOperands(mixed=mixed, weight=layer.o, bias=layer.o_bias, **after))
+            mixed = ops.attention(attention)
+            ops.o(DecodeOOperands(mixed=mixed, weight=layer.o, bias=layer.o_bias, **after))
             norm = {"norm": layer.post_norm, "eps": eps}
             router = DecodeRouterOperands(weight=layer.router, bias=layer.router_bias, **norm, **after)
-            routed = {"logits": ops["router"](router), "experts": layer.experts}
+            routed = {"logits": ops.router(router), "experts": layer.experts}
             limits = {"limit": spec.swiglu_limit, "active": spec.num_active}
-            inner = ops["fc1"](DecodeFc1Operands(**norm, **routed, **limits, **after))
-            ops["fc2"](DecodeFc2Operands(inner=inner, **routed, **after))
+            inner = ops.fc1(DecodeFc1Operands(**norm, **routed, **limits, **after))
+            ops.fc2(DecodeFc2Operands(inner=inner, **routed, **after))
         lm_head = DecodeLmHeadOperands(norm=self.weights.norm, eps=eps, weight=self.weights.lm_head, **after)
-        logits, best = ops["lm_head"](lm_head)
+        logits, best = ops.lm_head(lm_head)
         sample = DecodeSampleOperands(
             best=best,
             embedding=self.weights.embedding,
@@ -144,7 +145,7 @@ class Steps:
             largest=torch.empty(len(self.positions), device=self.r.device),
             **after,
         )
-        ops["sample"](sample)
+        ops.sample(sample)
         return logits
 
     def state(self):

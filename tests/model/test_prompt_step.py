@@ -224,6 +224,7 @@ def test_every_input_begins_aligned(make):
 
 
 SPEC = replace(PRESETS["gpt-oss-120b"], num_layers=4, windows=(128, None) * 2, vocab_size=4096, max_context=8192)
+GPU_PAGES = 2600  # of 64 tokens
 GPU_CASES = {
     "one token": (PromptSize(16, 1), [(1, 1)]),
     "20": (PromptSize(32, 1), [(20, 20)]),
@@ -251,10 +252,10 @@ def gpu_model():
 def test_gpu_graph_is_eager_and_padding_changes_little(gpu_model, case, dtype, forbid_waiting):
     """Graph and eager bits are equal for the same padding; other sizes use other tiles and orders of summation."""
     (model, device), (size, lens) = gpu_model, GPU_CASES[case]
-    cache = new_cache(SPEC, 1200, 64, device, dtype)
+    cache = new_cache(SPEC, GPU_PAGES, 64, device, dtype)
     logits = torch.empty(size.requests, SPEC.vocab_size, device="cuda")
     step = PromptStep(model, cache, size, num_pages=128, logits=logits)
-    plan = plan_of(*lens, page_size=64, pages=1200, vocabulary=4096)
+    plan = plan_of(*lens, page_size=64, pages=GPU_PAGES, vocabulary=4096)
     graph = StepGraph(step.run, model.kernels.ledger, device, undo=step.rest, warm_up=step.warm_up)
     host = lay_out(plan, 64)
     fill(cache)

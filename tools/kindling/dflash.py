@@ -84,7 +84,7 @@ class Trainer:
         sizes = torch.stack([text.features.float().square().mean(0) for text in texts]).mean(0).sqrt()
         by_layer = sizes.unflatten(0, (len(spec.target_layer_ids), -1)).square().mean(-1, keepdim=True).sqrt()
         self.device = target.lm_head.device
-        network = DFlashNetwork(spec, target, by_layer.expand(-1, spec.hidden_size).flatten())
+        network = DFlashNetwork(spec, target, by_layer.expand(-1, spec.hidden_size).flatten().cpu())
         self.network = network.to(self.device)
         named = dict(self.network.named_parameters())
         groups = [

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from firesteel.device import find_device
+from firesteel.kernels.op.invariance import list_invariant
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.ops.attention import attention
 from firesteel.kernels.ops.linear import LinearOperands, linear
@@ -166,8 +167,8 @@ def test_interpreted_kernels_give_rows_the_same_bits(op, label, call_interpreted
 @pytest.mark.parametrize("op", NETWORK_OPS, ids=lambda op: op.name)
 def test_rows_have_the_same_bits_on_a_gpu(op):
     device = find_device("cuda")
-    ways = [way for way in op.implementations.values() if way.is_row_invariant and way.needs(device) is None]
-    assert ways and ways[0].name != "reference"
+    ways = [way for way in list_invariant(op) if way.needs(device) is None]
+    assert ways[0].name != "reference"
     outcomes = [check_rows(op, way, s) for s in op.make_samples(device.torch_device) for way in ways]
     outcomes = [outcome for outcome in outcomes if outcome is not None]
     assert any(outcome.status is Status.PASSED for outcome in outcomes)

@@ -28,6 +28,7 @@ from firesteel.model.spec import PRESETS
 from tests.measure.ops.small_model import CPU, TINY
 
 SHAPES = correctness.ModelShapes
+ELSEWHERE = ("torch", "triton_kernels", "flashinfer")  # on a CPU, or where a library is installed
 
 
 @pytest.fixture
@@ -245,5 +246,6 @@ def test_every_op_is_correct_on_this_gpu_at_the_shapes_of_120b(op):
     failed = [f"{check.implementation} on {check.sample}: {check.why}" for check in checks if check.failure]
     assert not failed, "\n".join(failed)
     passed = {check.implementation for check in checks if check.status is Status.PASSED}
-    assert passed == set(op.implementations) - {"reference"}
+    elsewhere = {name for name in op.implementations if name.partition(":")[0] in ELSEWHERE}
+    assert passed - elsewhere == set(op.implementations) - elsewhere - {"reference"}
     torch.cuda.empty_cache()
