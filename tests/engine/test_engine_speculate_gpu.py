@@ -32,8 +32,8 @@ SETUPS = {
     "no graphs": {"max_num_seqs": 3, "kernels": KernelConfig(cuda_graphs=False, prefill_graphs=False)},
 }
 KINDS = ("ngram", "eagle3", "dflash")
-# Tokens per step that drafts, its own included; a CPU gives 2.44 and 2.45 with these prompts.
-LEAST_LENGTH = {"eagle3": 2.1, "dflash": 2.1}
+# Tokens per step that drafts, its own included; a CPU gives 2.4 and 5.1 with these prompts.
+LEAST_LENGTH = {"eagle3": 2.1, "dflash": 4.0}
 
 
 @pytest.fixture(
