@@ -5,8 +5,6 @@ They are made, and on a GPU captured, at first use or before. Plans that fit no 
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -16,13 +14,12 @@ from torch import Tensor
 
 from firesteel.config import KernelConfig
 from firesteel.device import DeviceSpec
+from firesteel.engine.step.making import MeasuredStore
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.graphs import StepGraph, StepMemory
 from firesteel.model.prompt_sizes import PromptSize, find_size, prompt_sizes
 from firesteel.model.prompt_step import PromptStep
 from firesteel.types import KvCache, Plan, Span
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +39,7 @@ class ReadyPrompt:
     launch: Callable[[], Tensor]  # does not wait for a GPU; returns logits [R, V] that the next launch overwrites
 
 
-class PromptStore:
+class PromptStore(MeasuredStore):
     """The prompt steps of an engine, by padded size."""
 
     def __init__(
@@ -59,16 +56,13 @@ class PromptStore:
         eager: bool = False,
     ) -> None:
         """Makes no step yet. `eager` runs padded steps without a capture, also on a CPU, which else has none."""
-        self.model, self.cache, self.device, self.memory = model, cache, device, memory
+        super().__init__(memory)
+        self.model, self.cache, self.device = model, cache, device
         self.captures = device.is_cuda and config.cuda_graphs and config.prefill_graphs
         self.is_on = self.captures or eager
         self.most_tokens, self.most_requests, self.max_context = most_tokens, most_requests, max_context
         self.outside = OutsideCounts()
         self.num_launched = 0
-        self.is_prepared = False  # all steps are made; a step made after that is late
-        self.num_late = 0
-        self.seconds = 0.0  # spent on making steps
-        self.num_bytes = 0  # device memory that torch has held for them since
         self._ready: dict[PromptSize, ReadyPrompt] = {}
 
     def __len__(self) -> int:
@@ -113,26 +107,13 @@ class PromptStore:
 
     def _get(self, size: PromptSize) -> ReadyPrompt:
         if size not in self._ready:
-            self._ready[size] = self._make(size)
+            what = f"a step of {size.tokens} tokens of {size.requests} requests"
+            self._ready[size] = self._measured(lambda: self._make(size), lambda _: what, lambda _: self.captures)
         return self._ready[size]
 
     def _make(self, size: PromptSize) -> ReadyPrompt:
-        start, held = time.perf_counter(), self.memory.held_bytes
         step = self._new_step(size)
-        ready = self._capture(step) if self.captures else ReadyPrompt(step, step.run)
-        seconds, taken = time.perf_counter() - start, max(self.memory.held_bytes - held, 0)
-        self.seconds += seconds
-        self.num_bytes += taken if self.captures else 0
-        _log.info("made a step of %d tokens of %d requests: %.2f s, %d MiB", *size, seconds, taken >> 20)
-        if self.is_prepared:
-            self.num_late += 1
-            _log.warning(
-                "a step of %d tokens of %d requests was made while requests were served, "
-                "which delayed them by %.2f s",
-                *size,
-                seconds,
-            )
-        return ready
+        return self._capture(step) if self.captures else ReadyPrompt(step, step.run)
 
     def _new_step(self, size: PromptSize) -> PromptStep:
         num_pages = -(-self.max_context // self.cache.keys[0].shape[2])
