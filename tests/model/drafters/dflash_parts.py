@@ -76,7 +76,10 @@ def run(folder, way):
     )
     features = torch.randn(len(positions), drafter.spec.num_features, generator=generator).bfloat16()
     with torch.inference_mode():
-        drafter.draft(DraftContext(batch=batch, features=features, next_ids=torch.tensor([7, 8])), [7, 3])
+        context = DraftContext(
+            batch=batch, features=features, followers=batch.token_ids, next_ids=torch.tensor([7, 8])
+        )
+        drafter.draft(context, [7, 3])
     ran = {entry.op for entry in kernels.ledger.entries if str(entry.implementation).startswith("triton")}
     return model.latest.float(), ran
 

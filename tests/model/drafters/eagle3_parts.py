@@ -49,7 +49,12 @@ def run(folder, pins):
             logit_rows=text[:0],
         )
         features = torch.randn(len(text), width, generator=generator).bfloat16()
-        context = DraftContext(batch=batch, features=features, next_ids=batch.token_ids[:2].clone())
+        context = DraftContext(
+            batch=batch,
+            features=features,
+            followers=batch.token_ids.roll(-1),
+            next_ids=batch.token_ids[:2].clone(),
+        )
         with torch.inference_mode():
             drafted = drafter.draft(context, counts)
         drafts += [row[:count].tolist() for row, count in zip(drafted, counts, strict=True)]

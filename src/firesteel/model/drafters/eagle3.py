@@ -23,7 +23,7 @@ from firesteel.kernels.ops.attention_operands import AttentionOperands
 from firesteel.kernels.ops.linear import LinearOperands
 from firesteel.kernels.ops.rms_norm import RmsNormOperands
 from firesteel.kernels.ops.rope_kv_write import RopeKvWriteOperands
-from firesteel.model.drafters.drafter import DraftContext
+from firesteel.model.drafters.drafter import DraftContext, upload_counts
 from firesteel.model.drafters.eagle3_spec import Eagle3Spec, read_eagle3_spec
 from firesteel.model.drafters.eagle3_weights import Eagle3Weights, load_eagle3_weights
 from firesteel.model.drafters.errors import DrafterError
@@ -50,6 +50,7 @@ class Eagle3:
     """A head for one target, with whose ops and number types it computes."""
 
     name = "eagle3"
+    is_one_pass = False
     k_pages: Tensor  # [P, K, S, D], of attach
     v_pages: Tensor
 
@@ -86,25 +87,17 @@ class Eagle3:
         most = max(counts, default=0)
         if most > self.most_tokens:
             raise ValueError(f"{most} tokens are wanted, this head drafts at most {self.most_tokens}")
-        wanted = torch.tensor(counts, dtype=torch.int64)
-        device = context.next_ids.device
-        if device.type == "cuda":
-            wanted = wanted.pin_memory()
-        return self.compute(context, wanted.to(device, non_blocking=True), most)
+        return self.compute(context, upload_counts(counts, context.next_ids.device), most)
 
     def compute(self, context: DraftContext, wanted: Tensor, most: int) -> Tensor:
-        """Does the work of `draft` with tensors alone: launches depend on shapes and `most`, so it can be captured.
-
-        `wanted` [R] are the counts. Rows of requests that want fewer than `most` are computed and not stored.
-        """
         batch = context.batch
-        embeds = self._embed(_find_followers(context))
+        embeds = self._embed(context.followers)
         mixed, hidden = self._join(embeds, self._combine(context.features))
         q = self._store(mixed, batch.positions, batch.full.slots)
         if most == 0:
             return context.next_ids.new_empty(len(context.next_ids), 0)
         last = (batch.query_starts[1:] - 1).clamp(min=0)
-        start = batch.positions[last]
+        start = batch.kv_lens - 1
         rows = torch.arange(len(last) + 1, device=last.device)
         drafts: list[Tensor] = []
         q, hidden = q[last], hidden[last]
@@ -163,8 +156,7 @@ class Eagle3:
     def _find_slots(self, context: DraftContext, positions: Tensor) -> Tensor:
         page_size = self.k_pages.shape[2]
         pages = context.batch.full.page_table.gather(1, (positions // page_size)[:, None])[:, 0]
-        slots: Tensor = pages * page_size + positions % page_size
-        return slots
+        return torch.add(positions % page_size, pages, alpha=page_size)
 
     def _attend(self, q: Tensor, context: DraftContext, rows: Tensor, kv_lens: Tensor) -> Tensor:
         """Returns the mixed values [R, Q D] of one row per request."""
@@ -206,13 +198,3 @@ class Eagle3:
     def _add(self, residual: Tensor, update: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         operands = RmsNormOperands(residual=residual, update=update, weight=weight, eps=self.spec.rms_eps)
         return self.kernels.rms_norm(operands)
-
-
-def _find_followers(context: DraftContext) -> Tensor:
-    """Returns the token [T] after each row: the next row's, or the request's next token after its last row."""
-    batch, next_ids = context.batch, context.next_ids
-    rows = torch.arange(len(batch.token_ids), device=next_ids.device)
-    request = torch.searchsorted(batch.query_starts, rows, right=True) - 1
-    request = request.clamp(max=len(next_ids) - 1)  # padding belongs to no request
-    is_last = batch.query_starts[request + 1] == rows + 1
-    return torch.where(is_last, next_ids[request], batch.token_ids.roll(-1))
