@@ -14,7 +14,7 @@ from torch import Tensor
 
 from firesteel.config import KernelConfig
 from firesteel.device import DeviceSpec
-from firesteel.engine.step.making import MeasuredStore
+from firesteel.engine.step.making import PaddedStore
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.graphs import StepGraph, StepMemory
 from firesteel.model.prompt_sizes import PromptSize, find_size, prompt_sizes
@@ -39,7 +39,7 @@ class ReadyPrompt:
     launch: Callable[[], Tensor]  # does not wait for a GPU; returns logits [R, V] that the next launch overwrites
 
 
-class PromptStore(MeasuredStore):
+class PromptStore(PaddedStore[PromptSize, ReadyPrompt]):
     """The prompt steps of an engine, by padded size."""
 
     def __init__(
@@ -63,26 +63,10 @@ class PromptStore(MeasuredStore):
         self.most_tokens, self.most_requests, self.max_context = most_tokens, most_requests, max_context
         self.outside = OutsideCounts()
         self.num_launched = 0
-        self._ready: dict[PromptSize, ReadyPrompt] = {}
-
-    def __len__(self) -> int:
-        """Returns the number of steps made so far."""
-        return len(self._ready)
 
     def sizes(self) -> list[PromptSize]:
         """Returns the sizes of all steps that plans may run in."""
         return prompt_sizes(self.most_tokens, self.most_requests) if self.is_on else []
-
-    @torch.inference_mode()
-    def prepare(self, progress: Callable[[], None] = lambda: None) -> None:
-        """Makes the steps of all sizes and calls `progress` after each.
-
-        The largest comes first, so that the others reuse its memory.
-        """
-        for size in reversed(self.sizes()):
-            self._get(size)
-            progress()
-        self.is_prepared = True
 
     @torch.inference_mode()
     def call_ops(self) -> None:
@@ -105,11 +89,8 @@ class PromptStore(MeasuredStore):
         self.num_launched += 1
         return self._get(size)
 
-    def _get(self, size: PromptSize) -> ReadyPrompt:
-        if size not in self._ready:
-            what = f"a step of {size.tokens} tokens of {size.requests} requests"
-            self._ready[size] = self._measured(lambda: self._make(size), lambda _: what, lambda _: self.captures)
-        return self._ready[size]
+    def _describe(self, size: PromptSize) -> str:
+        return f"a step of {size.tokens} tokens of {size.requests} requests"
 
     def _make(self, size: PromptSize) -> ReadyPrompt:
         step = self._new_step(size)
