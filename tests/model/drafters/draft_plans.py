@@ -1,0 +1,92 @@
+"""Rows of texts that draft networks read: drawn on the host, and the same without padding on a device."""
+
+import numpy as np
+import torch
+
+from firesteel.engine.step.batch import build_batch, lay_out
+from firesteel.model.drafters.dflash import load_dflash
+from firesteel.model.drafters.draft_step import HostDraft
+from firesteel.model.drafters.drafter import DraftContext
+from firesteel.model.drafters.eagle3 import load_eagle3
+from firesteel.types import Plan, Request, SamplingParams, Span
+from tests.model.drafters.dflash_oracle import draw_config, draw_tensors, write_drafter
+from tests.model.drafters.heads import Layout, write_head
+
+
+def draw_plan(lens, counts, drafter, *, page_size, pages, vocabulary, seed=0):
+    """Returns a plan of requests given as (rows, tokens held then); those that draft have pages to do it.
+
+    The followers of the last rows are known, as the engine has drawn them. Pages are unordered, unshared.
+    """
+    generator = np.random.default_rng(seed)
+    free, spans = list(generator.permutation(pages)), []
+    for number, ((rows, held), count) in enumerate(zip(lens, counts, strict=True)):
+        token_ids = generator.integers(0, vocabulary, held + 1).tolist()
+        reach = held + drafter.reach if count else held
+        owned = [int(free.pop()) for _ in range(-(-reach // page_size))]
+        request = Request(request_id=str(number), token_ids=token_ids, params=SamplingParams())
+        spans.append(
+            Span(
+                request=request,
+                token_ids=token_ids,
+                start=held - rows,
+                end=held,
+                full_pages=owned,
+                window_pages=owned,
+                num_logits=0,
+            )
+        )
+    return Plan(spans=spans)
+
+
+def followers_of(plan):
+    return np.concatenate([span.token_ids[span.start + 1 : span.end + 1] for span in plan.spans])
+
+
+def host_of(plan, counts, drafter, *, page_size, num_features, seed=0):
+    """Returns the numbers of a padded step; its rows are anywhere among `num_features`."""
+    rows = np.random.default_rng(seed).permutation(num_features)[: plan.num_tokens]
+    return HostDraft(
+        batch=lay_out(plan, page_size, drafter.reach),
+        rows=rows,
+        followers=followers_of(plan),
+        counts=np.array(counts),
+    )
+
+
+def context_of(plan, host, features, drafter, page_size):
+    """Returns the same rows without padding, for `draft`."""
+    device = features.device
+    return DraftContext(
+        batch=build_batch(plan, page_size, device, drafter.reach),
+        features=features[torch.from_numpy(host.rows).to(device)],
+        followers=torch.from_numpy(host.followers).to(device),
+        next_ids=torch.tensor([span.token_ids[span.end] for span in plan.spans], device=device),
+    )
+
+
+def pages_of(drafter):
+    """Returns keys and values of all layers."""
+    return [drafter.k_pages, drafter.v_pages] if drafter.name == "eagle3" else [*drafter.keys, *drafter.values]
+
+
+def fill(drafter, idle_page, seed=1):
+    """Fills the pages with the same keys and values each time, apart from the idle page, where nothing is."""
+    for number, pages in enumerate(pages_of(drafter)):
+        generator = torch.Generator(pages.device).manual_seed(seed + number)
+        pages.copy_(torch.randn(pages.shape, generator=generator, device=pages.device).to(pages.dtype))
+        pages[idle_page] = 0
+
+
+def load_network(folder, network, target, device):
+    """Loads a random head of a layout, or a random DFlash drafter with these changes."""
+    if isinstance(network, Layout):
+        return load_eagle3(write_head(folder, network, target=target.spec), target, device)
+    config = draw_config(target.spec, **network)
+    write_drafter(folder, config, draw_tensors(config, 1))
+    return load_dflash(folder, target, device)
+
+
+def take(drafted, counts):
+    """Returns the tokens of real requests, as many as each wants."""
+    return [row[:count] for row, count in zip(drafted.tolist(), counts, strict=False)]
