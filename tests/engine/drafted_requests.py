@@ -21,7 +21,16 @@ PROMPTS = [
 NEW = 24
 
 
-def make(llm, *, pages=None, speculate=None, drafter=None, eager_prompt_steps=False, **batch):
+def make(
+    llm,
+    *,
+    pages=None,
+    speculate=None,
+    drafter=None,
+    eager_prompt_steps=False,
+    eager_draft_steps=False,
+    **batch,
+):
     config = BatchConfig(**{"page_size": 4, "max_num_seqs": 8, **batch})
     bytes_per_page = page_bytes(llm.spec, config.page_size, torch.float32)
     cache = CacheConfig(kv_cache_gib=pages * bytes_per_page / GIB if pages else 0.0)
@@ -34,6 +43,7 @@ def make(llm, *, pages=None, speculate=None, drafter=None, eager_prompt_steps=Fa
         speculate=speculate,
         drafter=drafter,
         eager_prompt_steps=eager_prompt_steps,
+        eager_draft_steps=eager_draft_steps,
     )
 
 

@@ -1,5 +1,7 @@
 """Rows of texts that draft networks read: drawn on the host, and the same without padding on a device."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -8,9 +10,37 @@ from firesteel.model.drafters.dflash import load_dflash
 from firesteel.model.drafters.draft_step import HostDraft
 from firesteel.model.drafters.drafter import DraftContext
 from firesteel.model.drafters.eagle3 import load_eagle3
+from firesteel.model.spec import PRESETS
 from firesteel.types import Plan, Request, SamplingParams, Span
 from tests.model.drafters.dflash_oracle import draw_config, draw_tensors, write_drafter
-from tests.model.drafters.heads import Layout, write_head
+from tests.model.drafters.heads import LAYOUTS, Layout, write_head
+
+GPU_TARGET = replace(
+    PRESETS["gpt-oss-120b"], num_layers=4, windows=(128, None) * 2, vocab_size=4096, max_context=4096
+)
+GPU_NETWORKS = {
+    "eagle3": Layout(
+        draft_vocab=1000,
+        hidden_size=256,
+        num_heads=8,
+        num_kv_heads=2,
+        head_dim=64,
+        config={"eagle_aux_hidden_state_layer_ids": [0, 2, 4]},
+    ),
+    "eagle3 that shares": replace(
+        LAYOUTS["final state without fc, all shared"],
+        hidden_size=GPU_TARGET.hidden_size,
+        num_heads=16,
+        num_kv_heads=4,
+        head_dim=128,
+    ),
+    "dflash": {"head_dim": 64, "num_attention_heads": 16, "num_key_value_heads": 4},
+    "dflash with an odd span": {
+        "head_dim": 128,
+        "block_size": 5,
+        "dflash_config": {"mask_token_id": 7, "target_layer_ids": [0, 1, 3]},
+    },
+}
 
 
 def draw_plan(lens, counts, drafter, *, page_size, pages, vocabulary, seed=0):

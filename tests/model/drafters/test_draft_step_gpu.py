@@ -1,7 +1,5 @@
 """Captured drafting steps give the bits of eager ones, with inputs that change between replays."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -13,29 +11,20 @@ from firesteel.model.drafters.draft_sizes import DraftSizes
 from firesteel.model.drafters.draft_step import DraftStep
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.graphs import StepGraph
-from firesteel.model.spec import PRESETS
 from firesteel.model.synthetic import synthetic_weights
-from tests.model.drafters.draft_plans import context_of, draw_plan, fill, host_of, load_network, pages_of, take
-from tests.model.drafters.heads import LAYOUTS, Layout
+from tests.model.drafters.draft_plans import (
+    GPU_NETWORKS,
+    GPU_TARGET,
+    context_of,
+    draw_plan,
+    fill,
+    host_of,
+    load_network,
+    pages_of,
+    take,
+)
 
-SPEC = replace(PRESETS["gpt-oss-120b"], num_layers=4, windows=(128, None) * 2, vocab_size=4096, max_context=4096)
 PAGES = 600
-NETWORKS = {
-    "eagle3": Layout(draft_vocab=1000, hidden_size=256, num_heads=8, num_kv_heads=2, head_dim=64),
-    "eagle3 that shares": replace(
-        LAYOUTS["final state without fc, all shared"],
-        hidden_size=SPEC.hidden_size,
-        num_heads=16,
-        num_kv_heads=4,
-        head_dim=128,
-    ),
-    "dflash": {"head_dim": 64, "num_attention_heads": 16, "num_key_value_heads": 4},
-    "dflash with an odd span": {
-        "head_dim": 128,
-        "block_size": 5,
-        "dflash_config": {"mask_token_id": 7, "target_layer_ids": [0, 1, 3]},
-    },
-}
 MANY = range(30)
 CASES = {
     "one request": ([(1, 700)], [3]),
@@ -51,13 +40,15 @@ CASES = {
 def gpu_target():
     device = find_device("cuda")
     kernels = Kernels(device, {}, Ledger())
-    return GptOss(SPEC, synthetic_weights(SPEC, device, seed=3), kernels, device, max_context=4096), device
+    return GptOss(
+        GPU_TARGET, synthetic_weights(GPU_TARGET, device, seed=3), kernels, device, max_context=4096
+    ), device
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
+@pytest.fixture(scope="module", params=GPU_NETWORKS)
 def gpu_drafter(request, tmp_path_factory, gpu_target):
     target, device = gpu_target
-    drafter = load_network(tmp_path_factory.mktemp("network"), NETWORKS[request.param], target, device)
+    drafter = load_network(tmp_path_factory.mktemp("network"), GPU_NETWORKS[request.param], target, device)
     drafter.attach(PAGES + 1, 64, device.torch_device)
     return drafter
 
@@ -68,7 +59,7 @@ def gpu_drafter(request, tmp_path_factory, gpu_target):
 def test_gpu_graph_is_eager_and_waits_for_nothing(gpu_target, gpu_drafter, case, forbid_waiting):
     """Graph and eager bits are equal for the same padding. The graph is replayed with other numbers, too."""
     (target, device), drafter = gpu_target, gpu_drafter
-    width = len(drafter.boundaries) * SPEC.hidden_size
+    width = len(drafter.boundaries) * GPU_TARGET.hidden_size
     features = torch.randn(300, width, device="cuda", generator=torch.Generator("cuda").manual_seed(5)).bfloat16()
     lens, counts = CASES[case]
     size = DraftSizes(3, 32, is_one_pass=drafter.is_one_pass).find(len(lens), max(counts))
