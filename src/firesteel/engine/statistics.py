@@ -48,7 +48,7 @@ class Statistics:
     draft_tokens: int = 0  # drafted and verified, as in the next
     accepted_tokens: int = 0
     accepted_at: list[int] = field(default_factory=list)  # drafts accepted at least up to each position
-    draft_s: float = 0.0  # spent on drafting: launches, and waiting for the tokens
+    draft_s: float = 0.0  # spent on drafting: launches, and waiting for the tokens, which schedule_s contains
     draft_graphs: int = 0  # now: drafting steps of a network made, captured on a GPU
     draft_graph_s: float = 0.0
     draft_graph_bytes: int = 0
