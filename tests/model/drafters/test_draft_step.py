@@ -118,11 +118,31 @@ def test_numbers_that_do_not_fit_are_refused(drafter, features):
             new_step(drafter, features, size).load(host)
 
 
+def watch(step):
+    """Returns a list of what the step gives to the network from now on."""
+    seen = []
+    step.drafter = type("Seeing", (), {"compute": lambda _, *inputs: seen.append(inputs)})()
+    return seen
+
+
+def test_padding_requests_meet_only_the_idle_page(drafter, features):
+    _, _, host = draw(drafter, "different numbers of drafts", 0)
+    step = new_step(drafter, features, sizes_of(drafter).find(4, 4))
+    seen = watch(step)
+    step.load(host)
+    step.run()
+    [(context, wanted, _)] = seen
+    batch, width = context.batch, host.batch.full_table.shape[1]
+    assert (batch.full.page_table[3] == IDLE).all() and (batch.full.page_table[:3, width:] == IDLE).all()
+    assert batch.full.page_table[:3, :width].tolist() == host.batch.full_table.tolist()
+    assert batch.kv_lens.tolist() == [12, 1, 33, 1] and wanted.tolist() == [1, 4, 0, 0]
+    assert batch.query_starts.tolist() == [0, 4, 5, 7, 7] and (batch.full.slots[7:] == -1).all()
+
+
 def test_every_input_begins_aligned(drafter, features):
     """Triton recompiles a kernel for a pointer of a different alignment."""
-    seen = []
     step = DraftStep(drafter, DraftSize(3, 7, 2), num_pages=23, idle_page=IDLE, features=features)
-    step.drafter = type("Seeing", (), {"compute": lambda _, *inputs: seen.append(inputs)})()
+    seen = watch(step)
     step.run()
     [(context, wanted, most)] = seen
     batch, table = context.batch, context.batch.full.page_table
