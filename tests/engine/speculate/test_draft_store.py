@@ -178,8 +178,8 @@ def test_ops_of_rows_that_run_op_by_op_are_called_without_a_trace(new_engine, dr
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["eagle3", "dflash"])
-def test_gpu_graphs_give_the_drafts_of_eager_steps(name, tmp_path):
-    """All other steps are padded alike, so that every bit is the same."""
+def test_gpu_graphs_give_the_drafts_of_eager_steps(name, tmp_path, forbid_waiting):
+    """All other steps are padded alike, so that every bit is the same. Nothing waits but the reader of drafts."""
     device = find_device("cuda")
     kernels = Kernels(device, {}, Ledger())
     weights = synthetic_weights(GPU_TARGET, device, seed=3)
@@ -208,6 +208,9 @@ def test_gpu_graphs_give_the_drafts_of_eager_steps(name, tmp_path):
             given = draw_requests(lengths, SamplingParams(max_tokens=30), GPU_TARGET.vocab_size, seed=count)
             texts[graphs].append(run_together(engine, given).tokens)
         told[graphs] = engine.statistics()
+        with forbid_waiting(), torch.inference_mode():
+            pending = engine.drafts.draft([kept(40, 300), kept(3, 500, first=40)], [2, 1], engine.drafts.features)
+        assert [len(draft) for draft in pending.read()] == [2, 1]
     assert texts[True] == texts[False] and drafts[True] == drafts[False]
     captured = told[True]
     assert captured.draft_steps_replayed == told[False].draft_steps_replayed > 0
