@@ -7,9 +7,10 @@ import torch
 
 from firesteel.engine.step.batch import build_batch, lay_out
 from firesteel.model.drafters.dflash import load_dflash
-from firesteel.model.drafters.draft_step import HostDraft
+from firesteel.model.drafters.draft_step import DraftStep, HostDraft
 from firesteel.model.drafters.drafter import DraftContext
 from firesteel.model.drafters.eagle3 import load_eagle3
+from firesteel.model.host_batch import HostBatch
 from firesteel.model.spec import PRESETS
 from firesteel.types import Plan, Request, SamplingParams, Span
 from tests.model.drafters.dflash_oracle import draw_config, draw_tensors, write_drafter
@@ -82,6 +83,23 @@ def host_of(plan, counts, drafter, *, page_size, num_features, seed=0):
         followers=followers_of(plan),
         counts=np.array(counts),
     )
+
+
+def run_padded(drafter, context, counts, size, *, idle_page):
+    """Returns what a padded step of `size` drafts from the rows of a context."""
+    batch = context.batch
+    view = {"full": batch.full, "window": batch.full}
+    names = ("token_ids", "positions", "query_starts", "kv_lens", "logit_rows")
+    host = HostBatch(
+        **{name: getattr(batch, name).numpy() for name in names},
+        **{f"{kind}_table": pages.page_table.numpy() for kind, pages in view.items()},
+        **{f"{kind}_slots": pages.slots.numpy() for kind, pages in view.items()},
+    )
+    width = batch.full.page_table.shape[1]
+    step = DraftStep(drafter, size, num_pages=width, idle_page=idle_page, features=context.features)
+    rows, followers = np.arange(len(batch.positions)), context.followers.numpy()
+    step.load(HostDraft(batch=host, rows=rows, followers=followers, counts=np.array(counts)))
+    return step.run()
 
 
 def context_of(plan, host, features, drafter, page_size):
