@@ -15,6 +15,7 @@ from torch import Tensor
 
 Ints = npt.NDArray[np.int64]
 ALIGNED = 16  # numbers: every input begins at a multiple of 128 bytes, so kernels are compiled for one alignment
+NOT_STORED = -1  # slot of a row whose keys and values are not stored
 NO_PADDING: Mapping[str, int] = {}
 
 

@@ -15,11 +15,9 @@ from torch import Tensor
 
 from firesteel.errors import UserError
 from firesteel.model.gpt_oss import GptOss
-from firesteel.model.host_batch import ALIGNED, HostBatch, StaticInts, send
+from firesteel.model.host_batch import ALIGNED, NOT_STORED, HostBatch, StaticInts, send
 from firesteel.model.prompt_sizes import PromptSize
 from firesteel.types import Batch, KvCache, KvView, Taps
-
-NOT_STORED = -1  # slot of a padding row
 
 
 class PromptStep:

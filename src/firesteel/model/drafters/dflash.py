@@ -30,6 +30,7 @@ from firesteel.model.drafters.dflash_spec import DFlashSpec, read_dflash_spec
 from firesteel.model.drafters.dflash_weights import DFlashLayer, DFlashWeights, load_dflash_weights
 from firesteel.model.drafters.drafter import DraftContext, upload_counts
 from firesteel.model.gpt_oss import GptOss
+from firesteel.model.host_batch import NOT_STORED
 
 MOST_HEADS = 16  # query heads per kv head that the attention kernels take
 
@@ -112,7 +113,7 @@ class DFlash:
         drafts = (wanted > 0)[:, None]
         positions = torch.where(drafts, lens[:, None] + torch.arange(span, device=lens.device), 0)
         pages = page_table.gather(1, positions // page_size)
-        slots = torch.where(drafts, torch.add(positions % page_size, pages, alpha=page_size), -1)
+        slots = torch.where(drafts, torch.add(positions % page_size, pages, alpha=page_size), NOT_STORED)
         num_queries = span // self.num_folded
         ends = torch.where(drafts, lens[:, None] + span, 1).expand(-1, num_queries).flatten()
         tables = page_table[:, None].expand(-1, num_queries, -1).flatten(0, 1)

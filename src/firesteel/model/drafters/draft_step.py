@@ -17,8 +17,7 @@ from torch import Tensor
 from firesteel.errors import UserError
 from firesteel.model.drafters.draft_sizes import DraftSize
 from firesteel.model.drafters.drafter import DraftContext, Drafter
-from firesteel.model.host_batch import ALIGNED, HostBatch, Ints, StaticInts
-from firesteel.model.prompt_step import NOT_STORED
+from firesteel.model.host_batch import ALIGNED, NOT_STORED, HostBatch, Ints, StaticInts
 from firesteel.types import Batch, KvView
 
 FROM_BATCH = {"positions": "positions", "slots": "full_slots", "query_starts": "query_starts", "kv_lens": "kv_lens"}

@@ -28,6 +28,7 @@ from firesteel.model.drafters.eagle3_spec import Eagle3Spec, read_eagle3_spec
 from firesteel.model.drafters.eagle3_weights import Eagle3Weights, load_eagle3_weights
 from firesteel.model.drafters.errors import DrafterError
 from firesteel.model.gpt_oss import GptOss
+from firesteel.model.host_batch import NOT_STORED
 
 MOST_TOKENS = 7  # one less than the rows of a request that a decoding step verifies
 GPU_HEAD_DIMS = (32, 64, 128)  # of the attention kernels
@@ -99,14 +100,16 @@ class Eagle3:
         last = (batch.query_starts[1:] - 1).clamp(min=0)
         start = batch.kv_lens - 1
         rows = torch.arange(len(last) + 1, device=last.device)
+        nowhere = wanted.new_full((), NOT_STORED)
         drafts: list[Tensor] = []
         q, hidden = q[last], hidden[last]
         for number in range(most):
             # A request that wants no more reads and writes nothing of its own: its page table may be too short.
-            positions = torch.where(wanted > number, start + number, 0)
+            is_wanted = wanted > number
+            positions = (start + number) * is_wanted
             if number > 0:
                 mixed, hidden = self._join(self._embed(drafts[-1]), hidden)
-                slots = torch.where(wanted > number, self._find_slots(context, positions), -1)
+                slots = torch.where(is_wanted, self._find_slots(context, positions), nowhere)
                 q = self._store(mixed, positions, slots)
             attended = self._attend(q, context, rows, positions + 1)
             normed, hidden = self._end_layer(attended, hidden)
