@@ -80,6 +80,7 @@ def count_steps(drafter, model, prompt, generated):
         context = DraftContext(
             batch=batch_of(token_ids, stored, known - 1, num_pages),
             features=features[stored : known - 1],
+            followers=torch.tensor(token_ids[stored + 1 : known]),
             next_ids=torch.tensor([token_ids[known - 1]]),
         )
         with torch.inference_mode():

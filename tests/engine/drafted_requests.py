@@ -19,7 +19,17 @@ PROMPTS = [
 NEW = 24
 
 
-def make(llm, *, pages=None, speculate=None, drafter=None, kernels=None, eager_prompt_steps=False, **batch):
+def make(
+    llm,
+    *,
+    pages=None,
+    speculate=None,
+    drafter=None,
+    kernels=None,
+    eager_prompt_steps=False,
+    eager_draft_steps=False,
+    **batch,
+):
     """Returns an engine on the model of `llm`; `pages` bounds the cache, in pages without those of the drafter."""
     config = BatchConfig(**{"page_size": 4, "max_num_seqs": 8, **batch})
     bytes_per_page = page_bytes(llm.spec, config.page_size, find_dtype("auto", llm.device))
@@ -35,6 +45,7 @@ def make(llm, *, pages=None, speculate=None, drafter=None, kernels=None, eager_p
         speculate=speculate,
         drafter=drafter,
         eager_prompt_steps=eager_prompt_steps,
+        eager_draft_steps=eager_draft_steps,
     )
 
 

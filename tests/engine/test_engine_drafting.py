@@ -14,6 +14,7 @@ class KnowingDrafter:
     """Drafts from known texts, some tokens wrongly, and checks that it has seen all tokens before."""
 
     name = "knowing"
+    is_one_pass = False
     most_tokens = 5
     reach = 4
     usual_acceptance = None

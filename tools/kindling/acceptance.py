@@ -108,6 +108,9 @@ def _make_context(texts: Sequence[Text], spans: Sequence[range], table: Tensor) 
     return DraftContext(
         batch=batch,
         features=torch.cat([text.features[span.start : span.stop] for text, span in pairs]),
+        followers=torch.tensor(
+            [token for text, span in pairs for token in text.token_ids[span.start + 1 : span.stop + 1]]
+        ),
         next_ids=torch.tensor([text.token_ids[span.stop] for text, span in pairs]),
     )
 

@@ -34,7 +34,8 @@ from firesteel.engine.sample.sampler import Sampler
 from firesteel.engine.sample.spans import PendingSpans, join_drafts, make_rows
 from firesteel.engine.schedule.scheduler import Scheduler
 from firesteel.engine.schedule.step_cost import StepCostModel
-from firesteel.engine.speculate.build import build_speculator, new_taps
+from firesteel.engine.speculate.build import build_speculator, find_draft_sizes, new_taps
+from firesteel.engine.speculate.draft_store import DraftStore
 from firesteel.engine.statistics import Statistics
 from firesteel.engine.step.batch import build_batch, lay_out
 from firesteel.engine.step.decode_loop import UNOBSERVED, DecodeLoop, StepObserver, StepsInFlight, keep_rows
@@ -73,13 +74,14 @@ class Engine:
         drafter: Drafter | None = None,
         run_ahead_steps: int | None = None,
         eager_prompt_steps: bool = False,
+        eager_draft_steps: bool = False,
     ) -> None:
         """Allocates the cache: free memory except `reserve_gib`, unless its size is configured.
 
         `fused` ops compute decoding steps of few requests. `run_ahead_steps` follows the settings unless given.
-        With `eager_prompt_steps`, prompts run in padded steps even if those are not captured. On unified memory,
-        requests that would leave the host less than `reserve_gib` are refused. `speculate` says whether to draft,
-        by `drafter` if that is a network.
+        With `eager_prompt_steps`, prompts run in padded steps even if those are not captured, with
+        `eager_draft_steps` draft networks. On unified memory, requests that would leave the host less than
+        `reserve_gib` are refused. `speculate` says whether to draft, by `drafter` if that is a network.
         """
         config = replace(
             config,
@@ -89,9 +91,11 @@ class Engine:
         spec, size, dtype = model.spec, config.page_size, find_dtype(cache.kv_dtype, device)
         speculate = speculate or SpeculateConfig()
         most_rows = config.max_num_seqs if speculate.speculate == "off" else max(config.max_num_seqs, MOST_FUSED)
-        # Allocated before free memory is divided into pages.
-        taps = None if drafter is None else new_taps(drafter, model, device, config, most_rows)
-        drafter_bytes = 0 if drafter is None else drafter.page_bytes(size)
+        drafter_bytes, draft_sizes, taps = 0, None, None
+        if drafter is not None:
+            drafter_bytes = drafter.page_bytes(size)
+            draft_sizes = find_draft_sizes(speculate, drafter, config.max_num_seqs)
+            taps = new_taps(drafter, model, device, config, most_rows)  # before free memory is divided into pages
         num_pages = count_pages(
             spec,
             device,
@@ -100,6 +104,7 @@ class Engine:
             max_context=max_context,
             reserve_gib=reserve_gib,
             drafter_bytes=drafter_bytes,
+            draft_sizes=draft_sizes,
         )
         self.config = config
         self.device = device
@@ -141,9 +146,12 @@ class Engine:
         self.guard = MemoryGuard(spec, device, config, reserve_gib) if device.is_unified else None
         bytes_per_page = page_bytes(spec, size, dtype) + drafter_bytes
         self.totals = Statistics(pages=num_pages, cache_bytes=num_pages * bytes_per_page)
-        self.speculator = build_speculator(speculate, drafter, self.scheduler, stores.decoding, self.totals)
+        self.drafts = None
         if drafter is not None:
             drafter.attach(num_pages + 1, size, device.torch_device)
+        if drafter is not None and draft_sizes is not None and speculate.speculate != "off":
+            self.drafts = DraftStore(drafter, stores.decoding, draft_sizes, eager=eager_draft_steps)
+        self.speculator = build_speculator(speculate, self.drafts, self.scheduler, stores.decoding, self.totals)
         if self.speculator is not None:
             self.scheduler.draft_with(self.speculator.find_drafts, stores.decoding.most_requests)
         self._last_end: float | None = None  # of the step before, if requests have been served since
@@ -314,6 +322,7 @@ class Engine:
     def statistics(self) -> Statistics:
         """Returns a copy of the statistics; reading the number of saturated values waits for the device."""
         saturated = self.runner.cache.saturated
+        drafts = [] if self.drafts is None else [self.drafts]
         return replace(
             self.totals,
             requests_running=len(self.scheduler.running),
@@ -334,7 +343,13 @@ class Engine:
             prompt_steps_with_prompt_logits=self.prompts.outside.logits,
             prompt_steps_without_graphs=self.prompts.outside.off,
             prompt_tokens_beside_decoding=self.cost.find_room(1) if self.scheduler.find_room is not None else 0,
-            late_captures=self.loop.store.num_late + self.prompts.num_late,
+            late_captures=sum(store.num_late for store in (self.loop.store, self.prompts, *drafts)),
+            draft_graphs=sum(map(len, drafts)),
+            draft_graph_s=sum(store.seconds for store in drafts),
+            draft_graph_bytes=sum(store.num_bytes for store in drafts),
+            draft_steps_replayed=sum(store.num_launched for store in drafts),
+            draft_steps_of_prompts=sum(store.num_stored_outside for store in drafts),
+            draft_steps_without_graphs=sum(store.num_off for store in drafts),
         )
 
     def _count(self, plan: Plan, outputs: Sequence[StepOutput]) -> None:

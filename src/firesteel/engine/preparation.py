@@ -13,7 +13,10 @@ from collections.abc import Callable
 import torch
 
 from firesteel.engine.engine import Engine
+from firesteel.engine.speculate.draft_store import DraftStore
 from firesteel.engine.step.batch import build_batch
+from firesteel.engine.step.prompt_store import PromptStore
+from firesteel.engine.step.step_store import StepStore
 from firesteel.kernels.ahead import compile_ahead, listen
 from firesteel.model.graphs import uncounted
 from firesteel.model.prompt_sizes import TOKENS
@@ -28,7 +31,10 @@ def prepare(engine: Engine, progress: Progress | None = None) -> None:
     """Prepares `engine` for its first request; `progress` is called with kernels and steps made, and in total."""
     start, is_cuda = time.perf_counter(), engine.device.is_cuda
     engine.device.use()
-    total = len(engine.loop.store.sizes()) + len(engine.prompts.sizes())
+    stores: list[PromptStore | StepStore | DraftStore] = [engine.prompts, engine.loop.store]
+    if engine.drafts is not None:
+        stores.append(engine.drafts)
+    total = sum(len(store.sizes()) for store in stores)
     built = _compile(engine, total, progress) if is_cuda else 0
     done = built
 
@@ -38,8 +44,8 @@ def prepare(engine: Engine, progress: Progress | None = None) -> None:
         if progress is not None:
             progress(done, built + total)
 
-    engine.prompts.prepare(report)
-    engine.loop.store.prepare(report)
+    for store in stores:
+        store.prepare(report)
     engine.sampler.prepare()
     if engine.speculator is not None:
         engine.speculator.policy.start()
@@ -56,6 +62,8 @@ def _compile(engine: Engine, steps: int, progress: Progress | None) -> int:
     with uncounted(ledger), compile_ahead() as ahead:
         engine.prompts.call_ops()
         engine.loop.store.call_ops()
+        if engine.drafts is not None:
+            engine.drafts.call_ops()
         engine.sampler.prepare()
         call_outside(engine)
         ahead.wait(None if progress is None else lambda done, total: progress(done, total + steps))
@@ -63,9 +71,11 @@ def _compile(engine: Engine, steps: int, progress: Progress | None) -> int:
 
 
 def call_outside(engine: Engine) -> None:
-    """Calls the ops of plans that fit no prompt step; they write to the idle page."""
+    """Calls the ops of plans that fit no prompt step, and of drafters' rows; they write to the idle page."""
     model, most = engine.runner.model, min(engine.config.max_num_batched_tokens, engine.scheduler.max_context)
     for count in {min(count, most) for count in (*TOKENS, TOKENS[-1] + 1, most)}:
+        if engine.drafts is not None:
+            engine.drafts.call_outside(count)
         if engine.prompts.is_on and count <= TOKENS[-1]:
             continue
         page_size = engine.config.page_size

@@ -48,7 +48,13 @@ class Statistics:
     draft_tokens: int = 0  # drafted and verified, as in the next
     accepted_tokens: int = 0
     accepted_at: list[int] = field(default_factory=list)  # drafts accepted at least up to each position
-    draft_s: float = 0.0  # spent on drafting
+    draft_s: float = 0.0  # spent on drafting: launches, and waiting for the tokens, which schedule_s contains
+    draft_graphs: int = 0  # now: drafting steps of a network made, captured on a GPU
+    draft_graph_s: float = 0.0
+    draft_graph_bytes: int = 0
+    draft_steps_replayed: int = 0  # times that a network ran in one of those
+    draft_steps_of_prompts: int = 0  # times that it stored many rows op by op
+    draft_steps_without_graphs: int = 0  # times that it did everything op by op
     draft_saved_s: float = (
         0.0  # estimate: time that the same tokens would have taken without drafts, less what they took
     )
@@ -86,6 +92,14 @@ class Statistics:
             "too many tokens": self.prompt_steps_too_many_tokens,
             "prompt logits": self.prompt_steps_with_prompt_logits,
             "no graphs": self.prompt_steps_without_graphs,
+        }
+
+    def draft_steps(self) -> dict[str, int]:
+        """Returns how often a draft network was replayed, and ran op by op, by reason."""
+        return {
+            "replayed": self.draft_steps_replayed,
+            "prompts": self.draft_steps_of_prompts,
+            "no graphs": self.draft_steps_without_graphs,
         }
 
     def count_finished(self, request: RequestStatistics) -> None:

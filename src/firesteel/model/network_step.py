@@ -17,10 +17,9 @@ from torch import Tensor
 
 from firesteel.errors import UserError
 from firesteel.model.gpt_oss import GptOss
+from firesteel.model.host_batch import ALIGNED
 from firesteel.model.step_result import StepResult
 from firesteel.types import Batch, KvCache, KvView, Taps
-
-ALIGNED = 16  # requests: every tensor begins at a multiple of 128 bytes, so kernels are compiled for one alignment
 
 
 class NetworkStep:

@@ -15,12 +15,9 @@ from torch import Tensor
 
 from firesteel.errors import UserError
 from firesteel.model.gpt_oss import GptOss
-from firesteel.model.host_batch import HostBatch, Ints
-from firesteel.model.network_step import ALIGNED
+from firesteel.model.host_batch import ALIGNED, NOT_STORED, HostBatch, StaticInts, send
 from firesteel.model.prompt_sizes import PromptSize
 from firesteel.types import Batch, KvCache, KvView, Taps
-
-NOT_STORED = -1  # slot of a padding row
 
 
 class PromptStep:
@@ -46,8 +43,7 @@ class PromptStep:
         self.taps = taps
         self.logits = logits[: size.requests]
         device = model.weights.embedding.device
-        self._places = _lay_out(size)
-        self._numbers = torch.zeros(_end(self._places), dtype=torch.int64, device=device)
+        self._ints = StaticInts(_count(size), device)
         width = -(-num_pages // ALIGNED) * ALIGNED
         self._tables = torch.zeros(2, size.requests, width, dtype=torch.int64, device=device)[:, :, :num_pages]
         self.batch = self._view()
@@ -56,7 +52,7 @@ class PromptStep:
     @torch.inference_mode()
     def rest(self) -> None:
         """Sets inputs with which a run stores nothing."""
-        self._numbers.copy_(torch.from_numpy(self._pad(_empty_batch())))
+        self._load(_empty_batch())
 
     @torch.inference_mode()
     def load(self, batch: HostBatch) -> None:
@@ -71,8 +67,8 @@ class PromptStep:
         if width > self._tables.shape[2]:
             raise UserError(f"page tables of {width} pages do not fit into {self._tables.shape[2]}")
         tables = torch.from_numpy(np.stack((batch.full_table, batch.window_table)))
-        _send(torch.from_numpy(self._pad(batch)), self._numbers)
-        _send(tables, self._tables[:, :requests, :width])
+        self._load(batch)
+        send(tables, self._tables[:, :requests, :width])
 
     @torch.inference_mode()
     def run(self) -> Tensor:
@@ -91,23 +87,18 @@ class PromptStep:
         hidden = self.model.forward(self.batch, self.cache, num_layers, self.taps)
         return self.model.logits(hidden, self.logits)
 
-    def _pad(self, batch: HostBatch) -> Ints:
-        """Returns all numbers in one array, laid out as on the device."""
-        numbers = np.zeros(_end(self._places), dtype=np.int64)
+    def _load(self, batch: HostBatch) -> None:
+        given = {name: getattr(batch, name) for name in _count(self.size) if name != "num_tokens"}
         padding = {
             "query_starts": batch.num_tokens,
             "full_slots": NOT_STORED,
             "window_slots": NOT_STORED,
-            "logit_rows": batch.logit_rows[0] if len(batch.logit_rows) else 0,
+            "logit_rows": int(batch.logit_rows[0]) if len(batch.logit_rows) else 0,
         }
-        for name, place in self._places.items():
-            given = np.array([batch.num_tokens]) if name == "num_tokens" else getattr(batch, name)
-            numbers[place.start : place.start + len(given)] = given
-            numbers[place.start + len(given) : place.stop] = padding.get(name, 0)
-        return numbers
+        self._ints.load({**given, "num_tokens": np.array([batch.num_tokens])}, padding)
 
     def _view(self) -> Batch:
-        parts = {name: self._numbers[place] for name, place in self._places.items()}
+        parts = self._ints
         return Batch(
             token_ids=parts["token_ids"],
             positions=parts["positions"],
@@ -120,9 +111,9 @@ class PromptStep:
         )
 
 
-def _lay_out(size: PromptSize) -> dict[str, slice]:
-    """Returns the place of each kind of number; all begin aligned, so kernels are compiled for one alignment."""
-    counts = {
+def _count(size: PromptSize) -> dict[str, int]:
+    """Returns how many numbers of each kind a step has."""
+    return {
         "token_ids": size.tokens,
         "positions": size.tokens,
         "full_slots": size.tokens,
@@ -132,15 +123,6 @@ def _lay_out(size: PromptSize) -> dict[str, slice]:
         "logit_rows": size.requests,
         "num_tokens": 1,
     }
-    places, begin = {}, 0
-    for name, count in counts.items():
-        places[name] = slice(begin, begin + count)
-        begin += -(-count // ALIGNED) * ALIGNED
-    return places
-
-
-def _end(places: dict[str, slice]) -> int:
-    return max(int(place.stop) for place in places.values())
 
 
 def _empty_batch() -> HostBatch:
@@ -156,8 +138,3 @@ def _empty_batch() -> HostBatch:
         window_slots=none,
         logit_rows=none,
     )
-
-
-def _send(numbers: Tensor, target: Tensor) -> None:
-    """Copies to `target`; on CUDA through pinned memory, which torch keeps until the copy has run."""
-    target.copy_(numbers.pin_memory() if target.is_cuda else numbers, non_blocking=True)

@@ -15,6 +15,7 @@ from firesteel.engine.cache.kv_cache import (
     CacheError,
     count_pages,
     count_prompt_logits,
+    draft_graph_bytes,
     find_dtype,
     find_layout,
     graph_bytes,
@@ -24,7 +25,9 @@ from firesteel.engine.cache.kv_cache import (
     working_bytes,
 )
 from firesteel.engine.cache.page_tables import FULL, WINDOW
+from firesteel.engine.step.step_sizes import GRAPH_BYTES
 from firesteel.kernels.rope import RopeSpec
+from firesteel.model.drafters.draft_sizes import DraftSizes
 from firesteel.model.spec import PRESETS, ModelSpec
 
 CPU = find_device("cpu")
@@ -111,6 +114,24 @@ def test_gpu_cache_is_free_memory_without_the_reserve_and_the_needs_of_a_step(fr
     needed = 3 * GIB + working_bytes(LARGE, BATCH) + graph_bytes(LARGE, BATCH, LARGE.max_context)
     assert needed <= left < needed + bytes_per_page
     assert count(reserve_gib=3.0) - count(reserve_gib=5.25) == 1024
+
+
+def test_drafting_steps_are_given_their_graphs_and_the_logits_of_the_largest(free):
+    free(75)
+    sizes = DraftSizes(7, 64, is_one_pass=True)
+    taken = draft_graph_bytes(LARGE, sizes)
+    assert taken == 12 * GRAPH_BYTES + 4 * 32 * 7 * LARGE.vocab_size
+    with_them = count_pages(
+        LARGE,
+        GPU,
+        BATCH,
+        CacheConfig(),
+        max_context=LARGE.max_context,
+        reserve_gib=1.0,
+        draft_sizes=sizes,
+    )
+    whole = taken // page_bytes(LARGE, 64, torch.bfloat16)
+    assert whole <= count(reserve_gib=1.0) - with_them <= whole + 1
 
 
 def test_step_of_the_large_model_is_given_a_gigabyte_or_two_growing_with_its_tokens():

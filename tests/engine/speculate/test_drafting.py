@@ -1,16 +1,25 @@
 """Which requests a draft network follows, and when it is suspected of reading wrong residuals."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from firesteel.config import KernelConfig
+from firesteel.device import find_device
+from firesteel.engine.speculate.draft_store import DraftStore
 from firesteel.engine.speculate.drafting import MOST_IDLE, DraftingSpeculator
 from firesteel.engine.speculate.policy import DraftPolicy
 from firesteel.engine.statistics import Statistics
+from firesteel.kernels.ledger import Ledger
+from firesteel.model.drafters.draft_sizes import DraftSizes
 from firesteel.model.drafters.wiring import FEWEST_DRAFTS
-from firesteel.types import Plan, SpanResult
+from firesteel.model.graphs import StepMemory
+from firesteel.types import Plan, SpanResult, Taps
 from tests.engine.speculate.jobs import CHEAP, DEAR, Mask, new_job, plan_of
+
+CPU = find_device("cpu")
 
 
 class Counter:
@@ -20,6 +29,7 @@ class Counter:
     boundaries = (1,)
     most_tokens = 3
     usual_acceptance = None
+    is_one_pass = False
     reach = 2
 
     def __init__(self):
@@ -30,18 +40,30 @@ class Counter:
         return (10 + torch.arange(max(counts, default=0))).expand(len(counts), -1)
 
 
+def new_decoding():
+    """Returns what a store of drafting steps reads of the store of decoding steps."""
+    taps = Taps(boundaries=(1,), rows=torch.zeros(32, 8))
+    return SimpleNamespace(
+        memory=StepMemory(CPU, most_requests=8, vocab_size=9, taps=taps),
+        device=CPU,
+        model=SimpleNamespace(kernels=SimpleNamespace(ledger=Ledger())),
+        config=KernelConfig(),
+        page_size=4,
+        idle_page=99,
+        max_context=40,
+    )
+
+
 def new_speculator(jobs, measured=CHEAP, *, adapts=True, room=2, most=0):
     policy = DraftPolicy(most_rows=8, adapts=adapts, totals=Statistics(), measure=lambda: measured)
     policy.start()
+    sizes = DraftSizes(most or Counter.most_tokens, 8, is_one_pass=False)
     held = {id(job.token_ids): job for job in jobs}
     return DraftingSpeculator(
-        Counter(),
+        DraftStore(Counter(), new_decoding(), sizes),
         policy,
         lambda span: held.get(id(span.token_ids)),
         reserve=lambda job, count: room,
-        page_size=4,
-        device=torch.device("cpu"),
-        most=most,
     )
 
 
@@ -73,7 +95,7 @@ def test_network_reads_kept_rows_and_what_follows_them():
     result = SpanResult(token_id=7, following=[SpanResult(token_id=4)])
     speculator.follow(plan, [result], torch.arange(4)[:, None])
     [(context, _)] = speculator.drafter.contexts
-    assert context.batch.token_ids.tolist() == [3, 7] and context.batch.positions.tolist() == [2, 3]
+    assert context.followers.tolist() == [7, 4] and context.batch.positions.tolist() == [2, 3]
     assert context.features.tolist() == [[0], [1]] and context.next_ids.tolist() == [4]
 
 

@@ -15,12 +15,14 @@ from firesteel.kernels.op.needs import interpreting
 from firesteel.kernels.registry import NETWORK_OPS
 from firesteel.kernels.rope import RopeSpec
 from firesteel.model.drafters.dflash import load_dflash
+from firesteel.model.drafters.draft_sizes import DraftSize
 from firesteel.model.drafters.drafter import DraftContext
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import ModelSpec
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.types import Batch, KvView
 from tests.model.drafters.dflash_oracle import draw_config, draw_tensors, write_drafter
+from tests.model.drafters.draft_plans import run_padded
 
 TARGET = ModelSpec(
     num_layers=3,
@@ -51,8 +53,8 @@ class WatchedModel(GptOss):
         return y
 
 
-def run(folder, way):
-    """Returns the logits of drafts after two texts, and the ops that ran in Triton."""
+def run(folder, way, size=None):
+    """Returns the logits of drafts after two texts, and the ops that ran in Triton; with `size`, padded."""
     kernels = Kernels(CPU, dict.fromkeys((op.name for op in NETWORK_OPS), way), Ledger())
     model = WatchedModel(TARGET, synthetic_weights(TARGET, CPU, seed=1), kernels, CPU, max_context=64)
     model.dtype = torch.bfloat16
@@ -61,7 +63,8 @@ def run(folder, way):
     for pages in (*drafter.keys, *drafter.values):
         pages.fill_(torch.nan)
     generator = torch.Generator().manual_seed(3)
-    table = torch.randperm(10, generator=generator)[:8].view(2, 4)
+    table, (idle, _) = torch.randperm(10, generator=generator).split([8, 2])
+    table = table.view(2, 4)
     positions = torch.cat([torch.arange(held) for held in LENS])
     rows = torch.arange(2).repeat_interleave(torch.tensor(LENS))
     view = KvView(page_table=table, slots=table[rows, positions // 16] * 16 + positions % 16)
@@ -76,7 +79,13 @@ def run(folder, way):
     )
     features = torch.randn(len(positions), drafter.spec.num_features, generator=generator).bfloat16()
     with torch.inference_mode():
-        drafter.draft(DraftContext(batch=batch, features=features, next_ids=torch.tensor([7, 8])), [7, 3])
+        followers = torch.zeros_like(positions)
+        followers[batch.query_starts[1:] - 1] = next_ids = torch.tensor([7, 8])
+        context = DraftContext(batch=batch, features=features, followers=followers, next_ids=next_ids)
+        if size is None:
+            drafter.draft(context, [7, 3])
+        else:
+            run_padded(drafter, context, [7, 3], size, idle_page=int(idle))
     ran = {entry.op for entry in kernels.ledger.entries if str(entry.implementation).startswith("triton")}
     return model.latest.float(), ran
 
@@ -88,5 +97,8 @@ with TemporaryDirectory() as name:
     write_drafter(Path(name), config, draw_tensors(config, 1))
     expected, _ = run(Path(name), "reference")
     actual, ran = run(Path(name), "triton")
+    padded, _ = run(Path(name), "triton", DraftSize(4, 48, 7))
 assert ran >= set(OPS), ran
-assert expected.std() > 0.3 and (actual - expected).norm() < 0.02 * expected.norm(), (actual - expected).abs().max()
+assert expected.std() > 0.3
+for logits in (actual, padded[: len(expected)]):
+    assert (logits - expected).norm() < 0.02 * expected.norm(), (logits - expected).abs().max()

@@ -12,20 +12,25 @@ from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.needs import interpreting
 from firesteel.kernels.registry import NETWORK_OPS
+from firesteel.model.drafters.draft_sizes import DraftSize
 from firesteel.model.drafters.drafter import DraftContext
 from firesteel.model.drafters.eagle3 import load_eagle3
 from firesteel.types import Batch, KvView
 
 sys.path.append(str(Path(__file__).parents[3]))
 
+from tests.model.drafters.draft_plans import run_padded, take
 from tests.model.drafters.heads import CPU, TARGET, new_target
 
 PAGE_SIZE = 16
 STEPS = (((2, 5), (0, 2)),)
 
 
-def run(folder, pins):
-    """Returns the drafts of two texts, all keys and values, and what computed each op."""
+def run(folder, pins, size=None):
+    """Returns the drafts of two texts, all keys and values, and what computed each op.
+
+    With `size`, they are drafted in a padded step.
+    """
     target = new_target(Kernels(CPU, pins, Ledger()))
     target.dtype = torch.bfloat16
     drafter = load_eagle3(folder, target, CPU)
@@ -49,10 +54,18 @@ def run(folder, pins):
             logit_rows=text[:0],
         )
         features = torch.randn(len(text), width, generator=generator).bfloat16()
-        context = DraftContext(batch=batch, features=features, next_ids=batch.token_ids[:2].clone())
+        context = DraftContext(
+            batch=batch,
+            features=features,
+            followers=batch.token_ids.roll(-1),
+            next_ids=batch.token_ids[batch.query_starts[1:] - len(text)],
+        )
         with torch.inference_mode():
-            drafted = drafter.draft(context, counts)
-        drafts += [row[:count].tolist() for row, count in zip(drafted, counts, strict=True)]
+            if size is None:
+                drafted = drafter.draft(context, counts)
+            else:
+                drafted = run_padded(drafter, context, counts, size, idle_page=0)
+        drafts += take(drafted, counts)
     ops = {ran.op: ran.implementation for ran in target.kernels.ledger.entries}
     return drafts, torch.stack((drafter.k_pages, drafter.v_pages)).float(), ops
 
@@ -66,3 +79,8 @@ for folder in map(Path, sys.argv[2:]):
     assert all(ops[name].startswith("triton") for name in names), ops
     assert actual == expected, (folder, actual, expected)
     torch.testing.assert_close(in_triton, pages, atol=0.05, rtol=0.05)
+    padded, in_padded, _ = run(
+        folder, dict.fromkeys((op.name for op in NETWORK_OPS), "triton"), DraftSize(4, 12, 3)
+    )
+    assert padded == expected and not in_padded[:, 0].any(), (folder, padded, expected)
+    torch.testing.assert_close(in_padded, pages, atol=0.05, rtol=0.05)

@@ -120,7 +120,7 @@ def new_target(kernels=None):
     return GptOss(TARGET, weights, kernels or Kernels(CPU, {}, Ledger()), CPU, max_context=TARGET.max_context)
 
 
-def config_of(layout):
+def config_of(layout, target=TARGET):
     llama = {
         "model_type": "llama",
         "num_hidden_layers": 1,
@@ -131,16 +131,16 @@ def config_of(layout):
         "head_dim": layout.head_dim,
         "rms_norm_eps": 1e-5,
         "rope_theta": 1000.0,
-        "vocab_size": TARGET.vocab_size,
+        "vocab_size": target.vocab_size,
         "hidden_act": "silu",
     }
     head = {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": layout.draft_vocab} | layout.config
     return {**head, "transformer_layer_config": llama} if layout.nested else {**llama, **head}
 
 
-def tensors_of(layout, seed=0):
+def tensors_of(layout, seed=0, target=TARGET):
     generator = torch.Generator().manual_seed(seed)
-    hidden, inter, wide = layout.hidden_size, 40, TARGET.hidden_size
+    hidden, inter, wide = layout.hidden_size, 40, target.hidden_size
 
     def matrix(rows, columns):
         return torch.randn(rows, columns, generator=generator).mul(columns**-0.5).bfloat16().to(layout.dtype)
@@ -173,22 +173,22 @@ def tensors_of(layout, seed=0):
     if layout.has_state_norms:
         tensors |= {f"fc_norm.{number}.weight": vector(wide) for number in range(layout.num_states)}
     if layout.has_embedding:
-        tensors["embed_tokens.weight"] = torch.randn(TARGET.vocab_size, hidden, generator=generator).to(
+        tensors["embed_tokens.weight"] = torch.randn(target.vocab_size, hidden, generator=generator).to(
             layout.dtype
         )
     if layout.has_lm_head:
-        tensors["lm_head.weight"] = matrix(layout.draft_vocab or TARGET.vocab_size, hidden)
+        tensors["lm_head.weight"] = matrix(layout.draft_vocab or target.vocab_size, hidden)
     if layout.draft_vocab is not None:
-        ids = torch.randperm(TARGET.vocab_size, generator=generator)[: layout.draft_vocab].sort().values
+        ids = torch.randperm(target.vocab_size, generator=generator)[: layout.draft_vocab].sort().values
         tensors["d2t"] = ids - torch.arange(layout.draft_vocab)
-        tensors["t2d"] = torch.zeros(TARGET.vocab_size, dtype=torch.bool).index_fill(0, ids, True)
+        tensors["t2d"] = torch.zeros(target.vocab_size, dtype=torch.bool).index_fill(0, ids, True)
     return tensors
 
 
-def write_head(directory, layout, *, config=None, tensors=None):
+def write_head(directory, layout, *, config=None, tensors=None, target=TARGET):
     """Writes a head's folder; `config` and `tensors` replace those of the layout."""
     directory.mkdir(parents=True, exist_ok=True)
-    content = config_of(layout) if config is None else config
+    content = config_of(layout, target) if config is None else config
     (directory / "config.json").write_text(json.dumps(content))
-    save_file(tensors_of(layout) if tensors is None else tensors, directory / "model.safetensors")
+    save_file(tensors_of(layout, target=target) if tensors is None else tensors, directory / "model.safetensors")
     return directory

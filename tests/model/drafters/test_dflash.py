@@ -10,7 +10,7 @@ from firesteel.engine.cache.kv_cache import new_cache
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.rope import RopeSpec
-from firesteel.model.drafters.dflash import find_requests, load_dflash
+from firesteel.model.drafters.dflash import load_dflash
 from firesteel.model.drafters.drafter import DraftContext
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import ModelSpec
@@ -110,13 +110,19 @@ class World:
             window=view,
             logit_rows=torch.zeros(0, dtype=torch.int64),
         )
-        context = DraftContext(batch=batch, features=torch.cat(rows), next_ids=torch.tensor(anchors))
+        context = DraftContext(
+            batch=batch,
+            features=torch.cat(rows),
+            followers=batch.token_ids,
+            next_ids=torch.tensor(anchors),
+        )
         with torch.inference_mode():
             drafted = self.drafter.draft(context, counts)
         assert drafted.shape == (len(counts), max(counts)) and drafted.dtype == torch.int64
-        logits = iter(self.drafter.model.latest.unflatten(0, (-1, max(counts)))) if any(counts) else iter(())
-        for request in (request for request, count in enumerate(counts) if count):
-            actual, count = next(logits), counts[request]
+        for request, count in enumerate(counts):
+            if not count:
+                continue
+            actual = self.drafter.model.latest.unflatten(0, (-1, max(counts)))[request]
             expected = self.oracle.draft(self.features[request], anchors[request])[: max(counts)]
             torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-3)
             assert drafted[request, :count].tolist() == actual.argmax(-1)[:count].tolist()
@@ -212,7 +218,7 @@ def test_features_are_the_targets_residuals_after_the_named_layers(model, tmp_pa
     taps = Taps(boundaries=world.drafter.boundaries, rows=torch.full((21, 128), torch.nan))
     with torch.inference_mode():
         model.forward(batch, new_cache(TARGET, 6, 16, CPU, torch.float32), taps=taps)
-        context = DraftContext(batch=batch, features=taps.rows, next_ids=torch.tensor([42]))
+        context = DraftContext(batch=batch, features=taps.rows, followers=token_ids, next_ids=torch.tensor([42]))
         drafted = world.drafter.draft(context, [7])
         outputs = [
             model.forward_residual(
@@ -224,13 +230,6 @@ def test_features_are_the_targets_residuals_after_the_named_layers(model, tmp_pa
         ]
     expected = world.oracle.draft(torch.cat(outputs, 1), 42).argmax(-1)
     assert drafted[0].tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected"), [([1], [0]), ([0, 2], [1]), ([3, 0, 0, 1, 1], [0, 3, 4]), ([0, 1, 0, 1, 0], [1, 3])]
-)
-def test_requests_with_a_count_are_found(counts, expected):
-    assert find_requests(counts, CPU.torch_device).tolist() == expected
 
 
 def test_triton_drafts_what_the_references_draft(run_interpreted):

@@ -142,6 +142,7 @@ def test_compute_depends_on_the_values_of_its_tensors_alone(target, tmp_path):
     context.batch.full.page_table.copy_(other.batch.full.page_table)
     context.batch.full.slots.copy_(other.batch.full.slots)
     context.features.copy_(other.features)
+    context.followers.copy_(other.followers)
     context.next_ids.copy_(other.next_ids)
     wanted.copy_(torch.tensor([1, 3]))
     assert take(drafter.compute(context, wanted, 3), (1, 3)) == second.expected(oracle, (1, 3))

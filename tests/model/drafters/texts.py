@@ -45,7 +45,8 @@ class Texts:
         )
         self.fed = ends
         next_ids = torch.stack([row[end] for row, end in zip(self.tokens, ends, strict=True)])
-        return DraftContext(batch=batch, features=features, next_ids=next_ids)
+        followers = self.tokens[text, positions + 1]
+        return DraftContext(batch=batch, features=features, followers=followers, next_ids=next_ids)
 
     def expected(self, oracle, counts):
         return [

@@ -80,6 +80,11 @@ def test_prompt_graphs_and_late_kernels_are_reported(server):
         prompt_steps_with_prompt_logits=7,
         prompt_steps_without_graphs=8,
         prompt_tokens_beside_decoding=64,
+        draft_graphs=9,
+        draft_graph_bytes=90,
+        draft_steps_replayed=10,
+        draft_steps_of_prompts=11,
+        draft_steps_without_graphs=12,
         late_compilations=1,
         late_captures=2,
     )
@@ -89,6 +94,8 @@ def test_prompt_graphs_and_late_kernels_are_reported(server):
         ("graph_bytes", 30),
         ("prompt_graphs", 4),
         ("prompt_graph_bytes", 40),
+        ("draft_graphs", 9),
+        ("draft_graph_bytes", 90),
         ("prompt_tokens_beside_decoding", 64),
         ("late_compilations", 1),
         ("late_captures", 2),
@@ -96,8 +103,11 @@ def test_prompt_graphs_and_late_kernels_are_reported(server):
         assert value_of(text, f"firesteel_engine_{name}") == value
     for way, value in (("replayed", 5), ("too_many_tokens", 6), ("prompt_logits", 7), ("no_graphs", 8)):
         assert value_of(text, "firesteel_engine_prompt_steps", way=way) == value
+    for way, value in (("replayed", 10), ("prompts", 11), ("no_graphs", 12)):
+        assert value_of(text, "firesteel_engine_draft_steps", way=way) == value
     ledger = server.get("/ledger").json()
     assert (ledger["late_compilations"], ledger["late_captures"]) == (1, 2)
+    assert ledger["draft_steps"] == {"replayed": 10, "prompts": 11, "no graphs": 12}
     assert ledger["prompt_steps"] == {"replayed": 5, "too many tokens": 6, "prompt logits": 7, "no graphs": 8}
 
 

@@ -100,7 +100,10 @@ def test_firesteel_drafts_what_the_trained_network_predicts(kindling, served, tm
         predicted = functional.linear(rows[0], network.lm_head).argmax(-1)
         for place, expected in zip(places.tolist(), predicted.tolist(), strict=True):
             context = DraftContext(
-                batch=batch_of(token_ids[:place]), features=features[:place], next_ids=token_ids[place : place + 1]
+                batch=batch_of(token_ids[:place]),
+                features=features[:place],
+                followers=token_ids[1 : place + 1],
+                next_ids=token_ids[place : place + 1],
             )
             assert drafter.draft(context, [7])[0].tolist() == expected
 

@@ -14,10 +14,10 @@ def load(settings: dict[str, Any]) -> LLM:
     with loading_bars() as (progress, preparing):
         llm = LLM(progress=progress, preparing=preparing, **settings)
     statistics = llm.engine.statistics()
-    if num_bytes := statistics.graph_bytes + statistics.prompt_graph_bytes:
+    if num_bytes := statistics.graph_bytes + statistics.prompt_graph_bytes + statistics.draft_graph_bytes:
         count, seconds = (
-            statistics.graphs + statistics.prompt_graphs,
-            statistics.graph_s + statistics.prompt_graph_s,
+            statistics.graphs + statistics.prompt_graphs + statistics.draft_graphs,
+            statistics.graph_s + statistics.prompt_graph_s + statistics.draft_graph_s,
         )
         say(f"captured {count} steps in {seconds:.1f} s: {num_bytes >> 20} MiB")
     report = llm.load_report

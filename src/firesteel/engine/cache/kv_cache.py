@@ -14,6 +14,7 @@ from firesteel.device import GIB, DeviceSpec, available_bytes
 from firesteel.engine.cache.page_tables import FULL, WINDOW, PageLayout
 from firesteel.engine.step.step_sizes import GRAPH_BYTES, reaches, step_sizes
 from firesteel.errors import UserError
+from firesteel.model.drafters.draft_sizes import DraftSizes
 from firesteel.model.prompt_sizes import prompt_sizes
 from firesteel.model.spec import ModelSpec
 from firesteel.types import KvCache
@@ -92,6 +93,13 @@ def graph_bytes(spec: ModelSpec, config: BatchConfig, max_context: int) -> int:
     )
 
 
+def draft_graph_bytes(spec: ModelSpec, sizes: DraftSizes | None) -> int:
+    """Returns the memory that captured drafting steps may need: per graph, and the logits of the largest."""
+    if sizes is None:
+        return 0
+    return len(sizes.list_all()) * GRAPH_BYTES + 4 * sizes.most_logits * spec.vocab_size
+
+
 def count_pages(
     spec: ModelSpec,
     device: DeviceSpec,
@@ -101,10 +109,11 @@ def count_pages(
     max_context: int,
     reserve_gib: float,
     drafter_bytes: int = 0,
+    draft_sizes: DraftSizes | None = None,
 ) -> int:
     """Returns the pages of the pool: as many as the user asked for, or as fit into free memory.
 
-    A draft network stores `drafter_bytes` more per page.
+    A draft network stores `drafter_bytes` more per page, and has captured steps of `draft_sizes`.
     """
     bytes_per_page = page_bytes(spec, batch.page_size, find_dtype(cache.kv_dtype, device)) + drafter_bytes
     layout, free = find_layout(spec, batch.page_size), available_bytes(device)
@@ -121,7 +130,8 @@ def count_pages(
         count = int(cache.kv_cache_gib * GIB) // bytes_per_page
     else:
         room = free - int(reserve_gib * GIB) - working_bytes(spec, batch)
-        room -= graph_bytes(spec, batch, max_context) if device.is_cuda else 0
+        if device.is_cuda:
+            room -= graph_bytes(spec, batch, max_context) + draft_graph_bytes(spec, draft_sizes)
         room = room if device.is_cuda else min(room, free // CPU_SHARE)
         requests = MAX_CACHE_FACTOR * batch.max_num_seqs
         requests = min(requests, UNIFIED_REQUESTS) if device.is_unified else requests

@@ -8,6 +8,7 @@ from firesteel.config import BatchConfig, SpeculateConfig
 from firesteel.device import DeviceSpec
 from firesteel.engine.schedule.scheduler import Scheduler
 from firesteel.engine.speculate.copying import CopyingSpeculator
+from firesteel.engine.speculate.draft_store import DraftStore
 from firesteel.engine.speculate.drafting import DraftingSpeculator
 from firesteel.engine.speculate.measure import measure_rows
 from firesteel.engine.speculate.policy import DraftPolicy
@@ -15,6 +16,7 @@ from firesteel.engine.speculate.speculator import Speculator
 from firesteel.engine.statistics import Statistics
 from firesteel.engine.step.step_store import StepStore
 from firesteel.errors import UserError
+from firesteel.model.drafters.draft_sizes import DraftSizes
 from firesteel.model.drafters.drafter import Drafter
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.prompt_sizes import prompt_sizes
@@ -25,12 +27,12 @@ MOST_DRAFTED = {"eagle3": 3}  # tokens by default: each takes a pass of the netw
 
 def build_speculator(
     config: SpeculateConfig,
-    drafter: Drafter | None,
+    drafts: DraftStore | None,
     scheduler: Scheduler,
     store: StepStore,
     totals: Statistics,
 ) -> Speculator | None:
-    """Returns what drafts for an engine, None if nothing does."""
+    """Returns what drafts for an engine, by a network if `drafts` are given, or None if nothing does."""
     if config.speculate == "off":
         return None
     policy = DraftPolicy(
@@ -39,19 +41,17 @@ def build_speculator(
         totals=totals,
         measure=lambda: measure_rows(store),
     )
-    if drafter is None and config.speculate not in ("ngram", "auto"):
+    if drafts is None and config.speculate not in ("ngram", "auto"):
         raise UserError(f"--speculate {config.speculate} needs a draft model: give --draft-model FOLDER or NAME")
-    if drafter is None:
+    if drafts is None:
         return CopyingSpeculator(policy, scheduler.find, most=config.num_speculative_tokens)
-    return DraftingSpeculator(
-        drafter,
-        policy,
-        scheduler.find,
-        reserve=scheduler.reserve,
-        page_size=store.page_size,
-        device=store.device.torch_device,
-        most=config.num_speculative_tokens or MOST_DRAFTED.get(drafter.name, 0),
-    )
+    return DraftingSpeculator(drafts, policy, scheduler.find, reserve=scheduler.reserve)
+
+
+def find_draft_sizes(config: SpeculateConfig, drafter: Drafter, most_requests: int) -> DraftSizes:
+    """Returns the sizes of drafting steps, with as many tokens as settings and drafter allow."""
+    asked = config.num_speculative_tokens or MOST_DRAFTED.get(drafter.name, drafter.most_tokens)
+    return DraftSizes(min(asked, drafter.most_tokens), most_requests, is_one_pass=drafter.is_one_pass)
 
 
 def new_taps(drafter: Drafter, model: GptOss, device: DeviceSpec, config: BatchConfig, most_rows: int) -> Taps:

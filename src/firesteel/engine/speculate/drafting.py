@@ -6,16 +6,14 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from firesteel.engine.schedule.job import Job
 from firesteel.engine.speculate.acceptance import Acceptance
+from firesteel.engine.speculate.draft_store import DraftStore
+from firesteel.engine.speculate.kept_span import KeptSpan, PendingDrafts
 from firesteel.engine.speculate.policy import DraftPolicy
 from firesteel.engine.speculate.speculator import FindJob, cut_drafts
-from firesteel.engine.step.batch import build_batch
-from firesteel.engine.transfer import upload_ints
-from firesteel.model.drafters.drafter import DraftContext, Drafter
 from firesteel.model.drafters.wiring import suspect_wiring
 from firesteel.types import Plan, Span, SpanResult
 
@@ -38,46 +36,35 @@ class FollowedText:
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """The rows of a span that stay in the text, as a span, and their place among all rows of the step."""
+    """The rows of a step that stay in a text."""
 
-    span: Span
-    first: int
+    kept: KeptSpan
     text: FollowedText
     job: Job | None  # if it decodes next
-
-    @property
-    def next_id(self) -> int:
-        return self.span.token_ids[self.span.end]
-
-    @property
-    def rows(self) -> range:
-        return range(self.first, self.first + self.span.num_tokens)
 
 
 class DraftingSpeculator:
     def __init__(
         self,
-        drafter: Drafter,
+        drafts: DraftStore,
         policy: DraftPolicy,
         find_job: FindJob,
         *,
         reserve: Callable[[Job, int], int],
-        page_size: int,
-        device: torch.device,
-        most: int = 0,
     ) -> None:
-        """Drafts at most `most` tokens, 0: as many as the network can.
+        """Drafts by the network of `drafts`.
 
         `reserve` takes pages for tokens after those of a job, and returns for how many.
         """
-        self.drafter, self.policy, self.find_job, self.reserve = drafter, policy, find_job, reserve
-        self.boundaries = drafter.boundaries
-        self.most = min(most or drafter.most_tokens, drafter.most_tokens)
-        self.page_size, self.device = page_size, device
+        self.drafts, self.drafter = drafts, drafts.drafter
+        self.policy, self.find_job, self.reserve = policy, find_job, reserve
+        self.boundaries = self.drafter.boundaries
         self._has_warned = False
         self._texts: dict[str, FollowedText] = {}
+        self._pending: tuple[list[KeptRows], PendingDrafts] | None = None  # not read yet
 
     def find_drafts(self, jobs: Sequence[Job]) -> list[Sequence[int]]:
+        self._read()
         return [self._find_drafts(job) for job in jobs]
 
     def waits(self, plan: Plan) -> bool:
@@ -87,24 +74,24 @@ class DraftingSpeculator:
     def follow(self, plan: Plan, results: Sequence[SpanResult | None], features: Tensor | None) -> None:
         assert features is not None
         self._learn(plan, results)
-        if not (kept := self._keep(plan, results)):
+        self._read()
+        if not (parts := self._keep(plan, results)):
             return
-        counts = self._choose(kept)
-        rows = [row for part in kept for row in part.rows]
-        is_all = len(rows) == plan.num_tokens
-        context = DraftContext(
-            batch=build_batch(
-                Plan(spans=[part.span for part in kept]), self.page_size, self.device, self.drafter.reach
-            ),
-            features=features[: len(rows)] if is_all else features[upload_ints(rows, features.device)],
-            next_ids=upload_ints([part.next_id for part in kept], features.device),
-        )
+        counts = self._choose(parts)
         with self.policy.totals.timed("draft"):
-            drafted = self.drafter.draft(context, counts)
-            if not any(counts):
-                return
-            for part, token_ids, count in zip(kept, drafted.tolist(), counts, strict=True):
-                part.text.draft_ids, part.text.length = token_ids[:count], len(part.text.token_ids)
+            pending = self.drafts.draft([part.kept for part in parts], counts, features)
+        if any(counts):
+            self._pending = parts, pending
+
+    def _read(self) -> None:
+        """Takes the tokens that were drafted last. The host does other work while they are drafted."""
+        if self._pending is None:
+            return
+        (parts, pending), self._pending = self._pending, None
+        with self.policy.totals.timed("draft"):
+            drafted = pending.read()
+        for part, token_ids in zip(parts, drafted, strict=True):
+            part.text.draft_ids, part.text.length = token_ids, part.kept.span.end + 1
 
     def count(self, plan: Plan, results: Sequence[SpanResult], ms: float) -> None:
         if plan.has_drafts:
@@ -154,7 +141,7 @@ class DraftingSpeculator:
 
     def _keep(self, plan: Plan, results: Sequence[SpanResult | None]) -> list[KeptRows]:
         """Returns the rows that the network reads: those of accepted tokens that another one follows."""
-        kept, first = [], 0
+        parts, first = [], 0
         for span, result in zip(plan.spans, results, strict=True):
             text = self._find_text(span)
             accepted = 0 if result is None else len(result.following)
@@ -162,21 +149,22 @@ class DraftingSpeculator:
             if text is not None and not text.is_left and end > span.start:
                 job = self.find_job(span)
                 job = job if job is not None and job.is_decoding else None
-                kept.append(KeptRows(replace(span, end=end, num_logits=0, draft_ids=()), first, text, job))
+                rows = KeptSpan(replace(span, end=end, num_logits=0, draft_ids=()), first)
+                parts.append(KeptRows(rows, text, job))
             first += span.num_tokens
-        return kept
+        return parts
 
-    def _choose(self, kept: Sequence[KeptRows]) -> list[int]:
+    def _choose(self, parts: Sequence[KeptRows]) -> list[int]:
         """Returns the number of tokens to draft per text."""
-        decoding = [part for part in kept if part.job is not None]
+        decoding = [part for part in parts if part.job is not None]
         counts = dict(zip(map(id, decoding), self.policy.choose([*map(self._list_chances, decoding)]), strict=True))
         for part in decoding:
             part.text.num_idle = 0 if counts[id(part)] else part.text.num_idle + 1
             part.text.is_left = self.policy.adapts and part.text.num_idle >= MOST_IDLE
-        return [counts.get(id(part), 0) for part in kept]
+        return [counts.get(id(part), 0) for part in parts]
 
     def _list_chances(self, part: KeptRows) -> list[float]:
         """Returns the chances of drafted tokens, none if the network has no room to write their keys and values."""
         assert part.job is not None
         has_room = self.reserve(part.job, self.drafter.reach) == self.drafter.reach
-        return part.text.acceptance.chances(self.most) if has_room else []
+        return part.text.acceptance.chances(self.drafts.padded.most) if has_room else []

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from firesteel.engine.transfer import upload
-from firesteel.model.host_batch import HostBatch, Ints
+from firesteel.model.host_batch import ALIGNED, HostBatch, Ints
 from firesteel.types import Batch, KvView, Plan, Span
-
-ALIGNED = 16  # elements: every tensor begins at a multiple of 128 bytes, so kernels are compiled for one alignment
 
 
 def build_batch(plan: Plan, page_size: int, device: torch.device, reach: int = 0) -> Batch:

@@ -5,8 +5,6 @@ They are made, and on a GPU captured, at first use or before. Plans that fit no 
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -16,13 +14,12 @@ from torch import Tensor
 
 from firesteel.config import KernelConfig
 from firesteel.device import DeviceSpec
+from firesteel.engine.step.making import PaddedStore
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.graphs import StepGraph, StepMemory
 from firesteel.model.prompt_sizes import PromptSize, find_size, prompt_sizes
 from firesteel.model.prompt_step import PromptStep
 from firesteel.types import KvCache, Plan, Span
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +39,7 @@ class ReadyPrompt:
     launch: Callable[[], Tensor]  # does not wait for a GPU; returns logits [R, V] that the next launch overwrites
 
 
-class PromptStore:
+class PromptStore(PaddedStore[PromptSize, ReadyPrompt]):
     """The prompt steps of an engine, by padded size."""
 
     def __init__(
@@ -59,36 +56,17 @@ class PromptStore:
         eager: bool = False,
     ) -> None:
         """Makes no step yet. `eager` runs padded steps without a capture, also on a CPU, which else has none."""
-        self.model, self.cache, self.device, self.memory = model, cache, device, memory
+        super().__init__(memory)
+        self.model, self.cache, self.device = model, cache, device
         self.captures = device.is_cuda and config.cuda_graphs and config.prefill_graphs
         self.is_on = self.captures or eager
         self.most_tokens, self.most_requests, self.max_context = most_tokens, most_requests, max_context
         self.outside = OutsideCounts()
         self.num_launched = 0
-        self.is_prepared = False  # all steps are made; a step made after that is late
-        self.num_late = 0
-        self.seconds = 0.0  # spent on making steps
-        self.num_bytes = 0  # device memory that torch has held for them since
-        self._ready: dict[PromptSize, ReadyPrompt] = {}
-
-    def __len__(self) -> int:
-        """Returns the number of steps made so far."""
-        return len(self._ready)
 
     def sizes(self) -> list[PromptSize]:
         """Returns the sizes of all steps that plans may run in."""
         return prompt_sizes(self.most_tokens, self.most_requests) if self.is_on else []
-
-    @torch.inference_mode()
-    def prepare(self, progress: Callable[[], None] = lambda: None) -> None:
-        """Makes the steps of all sizes and calls `progress` after each.
-
-        The largest comes first, so that the others reuse its memory.
-        """
-        for size in reversed(self.sizes()):
-            self._get(size)
-            progress()
-        self.is_prepared = True
 
     @torch.inference_mode()
     def call_ops(self) -> None:
@@ -111,28 +89,12 @@ class PromptStore:
         self.num_launched += 1
         return self._get(size)
 
-    def _get(self, size: PromptSize) -> ReadyPrompt:
-        if size not in self._ready:
-            self._ready[size] = self._make(size)
-        return self._ready[size]
+    def _describe(self, size: PromptSize) -> str:
+        return f"a step of {size.tokens} tokens of {size.requests} requests"
 
     def _make(self, size: PromptSize) -> ReadyPrompt:
-        start, held = time.perf_counter(), self.memory.held_bytes
         step = self._new_step(size)
-        ready = self._capture(step) if self.captures else ReadyPrompt(step, step.run)
-        seconds, taken = time.perf_counter() - start, max(self.memory.held_bytes - held, 0)
-        self.seconds += seconds
-        self.num_bytes += taken if self.captures else 0
-        _log.info("made a step of %d tokens of %d requests: %.2f s, %d MiB", *size, seconds, taken >> 20)
-        if self.is_prepared:
-            self.num_late += 1
-            _log.warning(
-                "a step of %d tokens of %d requests was made while requests were served, "
-                "which delayed them by %.2f s",
-                *size,
-                seconds,
-            )
-        return ready
+        return self._capture(step) if self.captures else ReadyPrompt(step, step.run)
 
     def _new_step(self, size: PromptSize) -> PromptStep:
         num_pages = -(-self.max_context // self.cache.keys[0].shape[2])

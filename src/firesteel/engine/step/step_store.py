@@ -7,7 +7,6 @@ they support the model, others in the network.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from firesteel.config import KernelConfig
 from firesteel.device import DeviceSpec
+from firesteel.engine.step.making import MeasuredStore
 from firesteel.engine.step.step_sizes import padded_pages, padded_requests, reaches, step_sizes
 from firesteel.errors import ArgumentsRefused
 from firesteel.kernels.decode.attention_plan import SHORT
@@ -52,7 +52,7 @@ class FusedOps:
     is_asked: bool = False
 
 
-class StepStore:
+class StepStore(MeasuredStore):
     """The decoding steps of an engine, by size."""
 
     def __init__(
@@ -72,17 +72,15 @@ class StepStore:
 
         `memory` is shared with other steps of the engine; without it the store has its own.
         """
+        super().__init__(
+            memory or StepMemory(device, most_requests=most_requests, vocab_size=model.spec.vocab_size)
+        )
         self.model, self.cache, self.device, self.config = model, cache, device, config
         self.fused = fused
         self.idle_page = idle_page
         self.most_requests, self.max_context = most_requests, max_context
-        self.is_prepared = False  # all steps are made; a step made after that is late
-        self.num_late = 0
         self._is_trial = False
-        self.seconds = 0.0  # spent on making steps
-        self.num_bytes = 0  # device memory that torch has held for them since
         self.refusals: dict[int, str] = {}  # by number of requests: why the fused ops cannot run
-        self.memory = memory or StepMemory(device, most_requests=most_requests, vocab_size=model.spec.vocab_size)
         self._ready: dict[tuple[int, int], ReadyStep] = {}
 
     def ready(self) -> list[ReadyStep]:
@@ -145,34 +143,18 @@ class StepStore:
 
     def _get(self, size: int, width: int, make: Callable[[int, int], ReadyStep]) -> ReadyStep:
         if (size, width) not in self._ready:
-            self._ready[size, width] = self._measured(lambda: make(size, width))
+            ready = make(size, width) if self._is_trial else self._made(lambda: make(size, width))
+            self._ready[size, width] = ready
         return self._ready[size, width]
 
-    def _measured(self, make: Callable[[], ReadyStep]) -> ReadyStep:
-        start, held = time.perf_counter(), self.memory.held_bytes
-        ready = make()
-        if self._is_trial:
-            return ready
-        seconds, taken = time.perf_counter() - start, max(self.memory.held_bytes - held, 0)
-        self.seconds += seconds
-        self.num_bytes += taken if ready.is_captured else 0
-        _log.info(
-            "made a decoding step of %d requests with up to %d tokens each: %.2f s, %d MiB",
-            ready.step.num_requests,
-            ready.num_tokens,
-            seconds,
-            taken >> 20,
+    def _made(self, make: Callable[[], ReadyStep]) -> ReadyStep:
+        return self._measured(
+            make,
+            lambda ready: (
+                f"a decoding step of {ready.step.num_requests} requests with up to {ready.num_tokens} tokens each"
+            ),
+            lambda ready: ready.is_captured,
         )
-        if self.is_prepared:
-            self.num_late += 1
-            _log.warning(
-                "a decoding step of %d requests with up to %d tokens each was made while requests were served, "
-                "which delayed them by %.2f s",
-                ready.step.num_requests,
-                ready.num_tokens,
-                seconds,
-            )
-        return ready
 
     def _make_fused(self, size: int, width: int) -> ReadyStep:
         assert self.fused is not None

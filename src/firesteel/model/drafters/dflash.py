@@ -6,7 +6,7 @@ embeddings of the anchor (the token after the text) and of a mask token per draf
 Qwen3's kind. All rows see the context and the whole span; its keys and values lie in the pages after the text, and
 the context's replace them when the text grows. Embedding and lm_head are the target's.
 
-Shape letters: T tokens, R requests that draft, N rows of a span, L layers, F features, H hidden, Q query heads,
+Shape letters: T tokens, R requests, N rows of a span, L layers, F features, H hidden, Q query heads,
 K kv heads, D head dim, P pages, S page size.
 """
 
@@ -28,8 +28,9 @@ from firesteel.kernels.ops.rope_kv_write import RopeKvWriteOperands
 from firesteel.kernels.rope import rope_table
 from firesteel.model.drafters.dflash_spec import DFlashSpec, read_dflash_spec
 from firesteel.model.drafters.dflash_weights import DFlashLayer, DFlashWeights, load_dflash_weights
-from firesteel.model.drafters.drafter import DraftContext
+from firesteel.model.drafters.drafter import DraftContext, upload_counts
 from firesteel.model.gpt_oss import GptOss
+from firesteel.model.host_batch import NOT_STORED
 
 MOST_HEADS = 16  # query heads per kv head that the attention kernels take
 
@@ -55,6 +56,7 @@ class DFlash:
     """A DFlash drafter beside its target."""
 
     name = "dflash"
+    is_one_pass = True
 
     def __init__(self, spec: DFlashSpec, weights: DFlashWeights, model: GptOss) -> None:
         self.spec, self.weights, self.model, self.kernels = spec, weights, model, model.kernels
@@ -79,19 +81,14 @@ class DFlash:
             ]
 
     def draft(self, context: DraftContext, counts: Sequence[int]) -> Tensor:
-        batch = context.batch
+        return self.compute(context, upload_counts(counts, context.next_ids.device), max(counts, default=0))
+
+    def compute(self, context: DraftContext, wanted: Tensor, most: int) -> Tensor:
+        batch, anchors = context.batch, context.next_ids
         self.store(context.features, batch.positions, batch.full.slots)
-        num_wanted = max(counts, default=0)
-        if not num_wanted:
-            return context.next_ids.new_zeros(len(counts), 0)
-        lens, page_table, anchors = batch.kv_lens, batch.full.page_table, context.next_ids
-        if all(counts):
-            return self.predict(anchors, self.lay_out(lens, page_table), num_wanted)
-        drafted = anchors.new_zeros(len(counts), num_wanted)
-        requests = find_requests(counts, anchors.device)
-        rows = self.lay_out(lens[requests], page_table[requests])
-        drafted[requests] = self.predict(anchors[requests], rows, num_wanted)
-        return drafted
+        if not most:
+            return anchors.new_empty(len(anchors), 0)
+        return self.predict(anchors, self.lay_out(batch.kv_lens, batch.full.page_table, wanted), most)
 
     def store(self, features: Tensor, positions: Tensor, slots: Tensor) -> None:
         """Writes the context's keys and values of all layers from features [T, F]."""
@@ -107,13 +104,18 @@ class DFlash:
             keys, values = heads[:, number].unbind(1)
             self.write_kv(number, layer, no_queries, keys, values, positions, slots)
 
-    def lay_out(self, lens: Tensor, page_table: Tensor) -> DraftRows:
-        """Returns the places of spans that begin after texts of `lens` [R] tokens."""
+    def lay_out(self, lens: Tensor, page_table: Tensor, wanted: Tensor) -> DraftRows:
+        """Returns the places of spans that begin after texts of `lens` [R] tokens.
+
+        A request that wants no tokens stores nothing and reads one key: its page table may be too short.
+        """
         span, page_size = self.spec.span, self.keys[0].shape[2]
-        positions = lens[:, None] + torch.arange(span, device=lens.device)
-        slots = page_table.gather(1, positions // page_size) * page_size + positions % page_size
+        drafts = (wanted > 0)[:, None]
+        positions = torch.where(drafts, lens[:, None] + torch.arange(span, device=lens.device), 0)
+        pages = page_table.gather(1, positions // page_size)
+        slots = torch.where(drafts, torch.add(positions % page_size, pages, alpha=page_size), NOT_STORED)
         num_queries = span // self.num_folded
-        ends = (lens + span)[:, None].expand(-1, num_queries).flatten()
+        ends = torch.where(drafts, lens[:, None] + span, 1).expand(-1, num_queries).flatten()
         tables = page_table[:, None].expand(-1, num_queries, -1).flatten(0, 1)
         starts = torch.arange(len(ends) + 1, device=lens.device)
         return DraftRows(
@@ -224,10 +226,3 @@ class DFlash:
 
     def project(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return self.kernels.linear(LinearOperands(x=x, weight=weight, bias=bias))
-
-
-def find_requests(counts: Sequence[int], device: torch.device) -> Tensor:
-    """Returns the numbers of requests with a count, without a copy from the host, which a GPU would wait for."""
-    edges = [0, *(number for number in range(1, len(counts)) if bool(counts[number]) != bool(counts[number - 1]))]
-    runs = zip(edges, [*edges[1:], len(counts)], strict=True)
-    return torch.cat([torch.arange(first, end, device=device) for first, end in runs if counts[first]])

@@ -23,11 +23,12 @@ from firesteel.kernels.ops.attention_operands import AttentionOperands
 from firesteel.kernels.ops.linear import LinearOperands
 from firesteel.kernels.ops.rms_norm import RmsNormOperands
 from firesteel.kernels.ops.rope_kv_write import RopeKvWriteOperands
-from firesteel.model.drafters.drafter import DraftContext
+from firesteel.model.drafters.drafter import DraftContext, upload_counts
 from firesteel.model.drafters.eagle3_spec import Eagle3Spec, read_eagle3_spec
 from firesteel.model.drafters.eagle3_weights import Eagle3Weights, load_eagle3_weights
 from firesteel.model.drafters.errors import DrafterError
 from firesteel.model.gpt_oss import GptOss
+from firesteel.model.host_batch import NOT_STORED
 
 MOST_TOKENS = 7  # one less than the rows of a request that a decoding step verifies
 GPU_HEAD_DIMS = (32, 64, 128)  # of the attention kernels
@@ -50,6 +51,7 @@ class Eagle3:
     """A head for one target, with whose ops and number types it computes."""
 
     name = "eagle3"
+    is_one_pass = False
     k_pages: Tensor  # [P, K, S, D], of attach
     v_pages: Tensor
 
@@ -86,34 +88,28 @@ class Eagle3:
         most = max(counts, default=0)
         if most > self.most_tokens:
             raise ValueError(f"{most} tokens are wanted, this head drafts at most {self.most_tokens}")
-        wanted = torch.tensor(counts, dtype=torch.int64)
-        device = context.next_ids.device
-        if device.type == "cuda":
-            wanted = wanted.pin_memory()
-        return self.compute(context, wanted.to(device, non_blocking=True), most)
+        return self.compute(context, upload_counts(counts, context.next_ids.device), most)
 
     def compute(self, context: DraftContext, wanted: Tensor, most: int) -> Tensor:
-        """Does the work of `draft` with tensors alone: launches depend on shapes and `most`, so it can be captured.
-
-        `wanted` [R] are the counts. Rows of requests that want fewer than `most` are computed and not stored.
-        """
         batch = context.batch
-        embeds = self._embed(_find_followers(context))
+        embeds = self._embed(context.followers)
         mixed, hidden = self._join(embeds, self._combine(context.features))
         q = self._store(mixed, batch.positions, batch.full.slots)
         if most == 0:
             return context.next_ids.new_empty(len(context.next_ids), 0)
         last = (batch.query_starts[1:] - 1).clamp(min=0)
-        start = batch.positions[last]
+        start = batch.kv_lens - 1
         rows = torch.arange(len(last) + 1, device=last.device)
+        nowhere = wanted.new_full((), NOT_STORED)
         drafts: list[Tensor] = []
         q, hidden = q[last], hidden[last]
         for number in range(most):
             # A request that wants no more reads and writes nothing of its own: its page table may be too short.
-            positions = torch.where(wanted > number, start + number, 0)
+            is_wanted = wanted > number
+            positions = (start + number) * is_wanted
             if number > 0:
                 mixed, hidden = self._join(self._embed(drafts[-1]), hidden)
-                slots = torch.where(wanted > number, self._find_slots(context, positions), -1)
+                slots = torch.where(is_wanted, self._find_slots(context, positions), nowhere)
                 q = self._store(mixed, positions, slots)
             attended = self._attend(q, context, rows, positions + 1)
             normed, hidden = self._end_layer(attended, hidden)
@@ -163,8 +159,7 @@ class Eagle3:
     def _find_slots(self, context: DraftContext, positions: Tensor) -> Tensor:
         page_size = self.k_pages.shape[2]
         pages = context.batch.full.page_table.gather(1, (positions // page_size)[:, None])[:, 0]
-        slots: Tensor = pages * page_size + positions % page_size
-        return slots
+        return torch.add(positions % page_size, pages, alpha=page_size)
 
     def _attend(self, q: Tensor, context: DraftContext, rows: Tensor, kv_lens: Tensor) -> Tensor:
         """Returns the mixed values [R, Q D] of one row per request."""
@@ -206,13 +201,3 @@ class Eagle3:
     def _add(self, residual: Tensor, update: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         operands = RmsNormOperands(residual=residual, update=update, weight=weight, eps=self.spec.rms_eps)
         return self.kernels.rms_norm(operands)
-
-
-def _find_followers(context: DraftContext) -> Tensor:
-    """Returns the token [T] after each row: the next row's, or the request's next token after its last row."""
-    batch, next_ids = context.batch, context.next_ids
-    rows = torch.arange(len(batch.token_ids), device=next_ids.device)
-    request = torch.searchsorted(batch.query_starts, rows, right=True) - 1
-    request = request.clamp(max=len(next_ids) - 1)  # padding belongs to no request
-    is_last = batch.query_starts[request + 1] == rows + 1
-    return torch.where(is_last, next_ids[request], batch.token_ids.roll(-1))

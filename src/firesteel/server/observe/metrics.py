@@ -69,6 +69,8 @@ GAUGES = {
     "firesteel_engine_graph_bytes": ("graph_bytes", "GPU memory of decoding steps in bytes"),
     "firesteel_engine_prompt_graphs": ("prompt_graphs", "Prompt steps made, captured on a GPU"),
     "firesteel_engine_prompt_graph_bytes": ("prompt_graph_bytes", "GPU memory of prompt steps in bytes"),
+    "firesteel_engine_draft_graphs": ("draft_graphs", "Drafting steps made, captured on a GPU"),
+    "firesteel_engine_draft_graph_bytes": ("draft_graph_bytes", "GPU memory of drafting steps in bytes"),
     "firesteel_engine_prompt_tokens_beside_decoding": (
         "prompt_tokens_beside_decoding",
         "Limit of prompt tokens in a step beside a decoding request; 0 = no limit",
@@ -100,6 +102,12 @@ class Metrics:
         self._prompt_steps = Gauge(
             "firesteel_engine_prompt_steps",
             "Steps with prompts: replayed, or run op by op, with the reason",
+            ["model_name", "way"],
+            registry=self.registry,
+        )
+        self._draft_steps = Gauge(
+            "firesteel_engine_draft_steps",
+            "Times that a draft network was replayed, or ran op by op, with the reason",
             ["model_name", "way"],
             registry=self.registry,
         )
@@ -185,6 +193,8 @@ class Metrics:
             self._stages.labels(self._model, stage).set(getattr(now, f"{stage}_s"))
         for way, count in now.prompt_steps().items():
             self._prompt_steps.labels(self._model, way.replace(" ", "_")).set(count)
+        for way, count in now.draft_steps().items():
+            self._draft_steps.labels(self._model, way.replace(" ", "_")).set(count)
         self._cache_use.set(now.pages_held / now.pages if now.pages else 0.0)
         self._engine_up.set(statistics is not None)
         self._deaths.set(num_deaths)

@@ -265,5 +265,6 @@ class LedgerAnswer(ApiAnswer, kw_only=True):
     late_compilations: int | None  # kernels compiled or loaded while requests were served; None: unknown
     late_captures: int | None  # steps made while requests were served
     prompt_steps: dict[str, int]  # steps with prompts: replayed, or run op by op, by reason
+    draft_steps: dict[str, int]  # the same of a draft network: times that it drafted, or stored rows of a step
     drafts: LedgerDrafts | None  # None: --speculate off, or unknown
     ran: list[LedgerLine]

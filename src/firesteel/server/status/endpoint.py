@@ -107,6 +107,7 @@ class StatusEndpoints:
                 late_compilations=None if now is None else now.late_compilations,
                 late_captures=None if now is None else now.late_captures,
                 prompt_steps={} if now is None else now.prompt_steps(),
+                draft_steps={} if now is None else now.draft_steps(),
                 drafts=find_drafts(self.service.config.speculate.speculate, now),
             )
         )
