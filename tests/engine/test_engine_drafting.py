@@ -73,7 +73,7 @@ def texts(expected):
 
 @pytest.mark.parametrize(
     "batch",
-    [{}, {"max_num_seqs": 1}, {"max_num_batched_tokens": 7}, {"page_size": 16}, {"pages": 60}],
+    [{}, {"max_num_seqs": 1}, {"max_num_batched_tokens": 7}, {"page_size": 16}, {"pages": 54}],
     ids=str,
 )
 def test_network_sees_every_token_and_changes_none(llm, expected, texts, batch):

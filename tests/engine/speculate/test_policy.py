@@ -2,7 +2,8 @@
 
 import pytest
 
-from firesteel.engine.speculate.policy import PROBE_EVERY, DraftPolicy
+from firesteel.engine.speculate.acceptance import Acceptance
+from firesteel.engine.speculate.policy import PROBE_CHOICES, PROBE_EVERY, DraftPolicy
 from firesteel.engine.statistics import Statistics
 from firesteel.types import Plan, Request, SamplingParams, Span, SpanResult
 
@@ -27,10 +28,31 @@ def test_policy_that_does_not_adapt_takes_all_that_fit():
     assert sum(policy.choose([[0.9, 0.8], [0.7, 0.6]])) == 3
 
 
+def choose_often(policy, count):
+    """Returns the tokens drafted at each of some choices, none of which should be made by cost."""
+    return [sum(policy.choose([[0.5, 0.2], [0.3]])) for _ in range(count)]
+
+
 def test_refused_drafts_are_tried_once_in_a_while():
+    """A probe was due for one choice only, and steps launched ahead took that choice away from it."""
     policy = new_policy(DEAR)
-    tried = [sum(policy.choose([[0.5, 0.2], [0.3]])) for _ in range(2 * PROBE_EVERY)]
-    assert tried == ([0] * (PROBE_EVERY - 1) + [2]) * 2
+    for _ in range(2):
+        assert choose_often(policy, PROBE_EVERY + 3) == [0] * (PROBE_EVERY - 1) + [2] * 4
+        policy.count(Plan(spans=[span((4,))]), [SpanResult(token_id=1)], 20.0)
+
+
+def test_probe_that_cannot_be_made_does_not_stay_due():
+    policy = new_policy(DEAR)
+    tried = choose_often(policy, 2 * PROBE_EVERY)
+    assert tried.count(2) == PROBE_CHOICES + 1 and tried[-1] == 0
+
+
+def test_first_drafts_are_tried_though_measured_steps_seem_slow():
+    """An H200's first steps were measured with the host's share; with a chance of 0.6 nothing was ever drafted."""
+    policy = new_policy({1: 1.9, 2: 2.65, 4: 3.6, 8: 5.5})
+    for _ in range(50):
+        policy.plain.learn(1, 1.66)
+    assert policy.choose([Acceptance().chances(7)])[0] > 0
 
 
 def test_steps_are_measured_once():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-FIRST_CHANCE = 0.6  # expected before anything was verified
+FIRST_CHANCE = 0.8  # expected before anything was verified: high, as drafts that are never tried teach nothing
 FIRST_WEIGHT = 4.0  # verified drafts that the expectation counts as
 MEMORY = 0.99  # weight of a draft after each later one
 

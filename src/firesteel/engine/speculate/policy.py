@@ -11,7 +11,8 @@ from firesteel.engine.speculate.row_costs import RowCosts
 from firesteel.engine.statistics import Statistics
 from firesteel.types import Plan, SpanResult
 
-PROBE_EVERY = 64  # steps in which drafts would cost more than they gain, between two that draft all the same
+PROBE_EVERY = 128  # choices against drafts, before drafts are made all the same
+PROBE_CHOICES = 16  # for which a probe stays due: steps that were launched ahead come before it
 
 
 class DraftPolicy:
@@ -49,14 +50,18 @@ class DraftPolicy:
         if any(counts):
             return counts
         self._num_refused += 1
-        return self._take_all([own[:1] for own in chances]) if self._num_refused % PROBE_EVERY == 0 else counts
+        if self._num_refused < PROBE_EVERY:
+            return counts
+        if self._num_refused == PROBE_EVERY + PROBE_CHOICES:
+            self._num_refused = 0
+        return self._take_all([own[:1] for own in chances])
 
     def _take_all(self, chances: Sequence[Sequence[float]]) -> list[int]:
         return choose_counts(chances, 1.0, lambda rows: 1e-9, self.most_rows)
 
     def count(self, plan: Plan, results: Sequence[SpanResult], ms: float) -> None:
         """Counts a step that verified drafts and took `ms`."""
-        totals = self.totals
+        totals, self._num_refused = self.totals, 0
         for span, result in zip(plan.spans, results, strict=True):
             if not span.draft_ids:
                 continue
