@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from comparison_chart import write_chart
-from tables import cpu, ops, peers, quality, steps, vllm
+from tables import cpu, ops, peers, quality, speculate, steps, vllm
 from tables.records import ROOT
 
 DOCS = ROOT / "docs"
@@ -35,7 +35,12 @@ def list_pages() -> dict[Path, dict[str, str]]:
             "agreement": quality.agreement_table(quality.read_agreement()),
         },
         DOCS / "vllm.md": {"vllm": vllm.vllm_table(vllm.read_vllm())},
-        DOCS / "kernels.md": {"libraries": ops.library_table(ops.read_libraries())},
+        DOCS / "kernels.md": {
+            "libraries": ops.library_table(ops.read_libraries()),
+            "implementations": ops.implementation_table(ops.read_library_ops()),
+        },
+        DOCS / "speculation.md": {"verify": speculate.verify_table(speculate.read_verify())},
+        DOCS / "batch-invariance.md": {"invariance": quality.bits_table(quality.read_invariance())},
     }
 
 

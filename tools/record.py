@@ -46,6 +46,13 @@ COMMANDS = {
         "bench agreement --synthetic gpt-oss-120b --max-model-len 4096 --requests 8 --prompt-tokens 256"
         " --max-tokens 32",
     ),
+    "h200-invariance": (
+        "bench agreement --batch-invariant --requests 8 --prompt-tokens 200 --max-tokens 24 --schedules 6"
+        " --page-size 16",
+    ),
+    "h200-speculate": (
+        "bench speculate --synthetic gpt-oss-120b --requests 1,2 --rows 8 --context 2048 --steps 50",
+    ),
 }
 
 

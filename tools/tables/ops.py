@@ -10,6 +10,7 @@ from tables.records import RECORDS, format_table, read
 
 OPS = RECORDS / "h200-ops"
 LIBRARIES = RECORDS / "h200-libraries"
+LIBRARY_OPS = RECORDS / "h200-library-ops"
 SHOWN_M = (1, 8, 32, 64, 512, 2048, 8192)
 
 
@@ -77,3 +78,28 @@ def library_table(records: list[Record]) -> str:
         "ours / from logits",
     ]
     return format_table(heads, map(row, ours))
+
+
+def read_library_ops(folder: Path = LIBRARY_OPS) -> list[Record]:
+    """Returns the records of `bench ops` in which libraries ran as implementations, by number of tokens."""
+    return sorted(read(folder, "op-*.json"), key=lambda record: record.parameters["m"])
+
+
+def implementation_table(records: list[Record]) -> str:
+    """Returns a row per M: our fastest implementation, those of libraries, and our share of the fastest of them."""
+    times: dict[int, dict[str, float]] = defaultdict(dict)
+    for record in records:
+        times[record.parameters["m"]][record.parameters["implementation"]] = record.median
+    names = sorted({name for row in times.values() for name in row if _is_library(name)}, reverse=True)
+    rows = []
+    for m, row in times.items():
+        ours = min((name for name in row if not _is_library(name)), key=row.__getitem__)
+        shown = [f"{row[name] * 1e6:,.1f}" if name in row else "" for name in names]
+        share = row[ours] / min(row[name] for name in row if _is_library(name))
+        rows.append([m, f"`{ours}`", f"{row[ours] * 1e6:,.1f}", *shown, f"{share:.2f}"])
+    heads = ["tokens", "ours", "us", *(f"`{name}`, us" for name in names), "ours / fastest library"]
+    return format_table(heads, rows)
+
+
+def _is_library(implementation: str) -> bool:
+    return implementation.partition(":")[0] in ("triton_kernels", "flashinfer")

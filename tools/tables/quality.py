@@ -10,6 +10,7 @@ from tables.records import RECORDS, format_table, read_in_time
 
 KV = RECORDS / "kindling-kv"
 AGREEMENT = RECORDS / "h200-agreement"
+INVARIANCE = RECORDS / "h200-invariance"
 QUALITY = RECORDS / "kindling-quality"
 
 
@@ -54,6 +55,11 @@ def read_agreement(folder: Path = AGREEMENT) -> list[Record]:
     return read_in_time(folder, "*.json")
 
 
+def read_invariance(folder: Path = INVARIANCE) -> list[Record]:
+    """Returns the records of equalities of a batch-invariant engine."""
+    return read_in_time(folder, "*.json")
+
+
 def agreement_table(records: list[Record]) -> str:
     """Returns a row per equality, two columns per model."""
     models = list(dict.fromkeys(record.parameters["model"] for record in records))
@@ -68,3 +74,12 @@ def agreement_table(records: list[Record]) -> str:
     heads = [head for model in models for head in (f"{model}: tokens equal", "differences per 1000 tokens")]
     rows = [[name, *(cell for model in models for cell in cells(row[model]))] for name, row in by_equality.items()]
     return format_table(["equality", *heads], rows)
+
+
+def bits_table(records: list[Record]) -> str:
+    """Returns a row per equality of a batch-invariant engine: rows of logits that were compared, and their bits."""
+    rows = [
+        [facts["equality"], facts["evidence"], facts["logit_rows"], facts["logit_bits_differing"]]
+        for facts in (record.parameters for record in records)
+    ]
+    return format_table(["equality", "run", "rows of logits", "bits that differ"], rows)

@@ -46,3 +46,18 @@ def test_errors_that_the_page_of_libraries_states_are_those_of_the_records():
     assert all(error <= bound for error, bound in zip(worst["ids"], bounds, strict=True))
     assert "{:.4f} of the largest value".format(worst["ids"][0]) in page and f"{worst['ids'][1]:.4f} rms" in page
     assert "up to {:.2f} and {:.3f}".format(*worst["logits"]) in page
+
+
+def test_implementations_of_libraries_stand_beside_our_fastest_one():
+    records = ops.read_library_ops()
+    rows = ops.implementation_table(records).splitlines()[2:]
+    sizes = list(dict.fromkeys(record.parameters["m"] for record in records))
+    for m, row in zip(sizes, rows, strict=True):
+        times = {
+            record.parameters["implementation"]: record.median for record in records if record.parameters["m"] == m
+        }
+        libraries = [time for name, time in times.items() if name.startswith(("triton_kernels", "flashinfer"))]
+        ours = min(time for time in times.values() if time not in libraries)
+        cells = row.strip("| ").split(" | ")
+        assert times[cells[1].strip("`")] == ours
+        assert (cells[0], cells[2], cells[-1]) == (str(m), f"{ours * 1e6:,.1f}", f"{ours / min(libraries):.2f}")

@@ -27,3 +27,18 @@ def test_quality_is_shown_for_every_precision_beside_the_model_as_shipped():
     for record, row in zip(records, rows, strict=True):
         assert record.parameters["precision"] in row and f"{record.median:.4f}" in row
     assert rows[0].count("%") == 1 and all(row.count("%") == 2 for row in rows[1:])
+
+
+def test_equalities_of_a_batch_invariant_engine_are_shown_with_their_bits():
+    records = quality.read_invariance()
+    rows = [row.strip("| ").split(" | ") for row in quality.bits_table(records).splitlines()[2:]]
+    assert len(rows) == len(records) == 8
+    for record, cells in zip(records, rows, strict=True):
+        facts = record.parameters
+        assert cells == [
+            facts["equality"],
+            facts["evidence"],
+            str(facts["logit_rows"]),
+            str(facts["logit_bits_differing"]),
+        ]
+        assert record.config["kernels"]["batch_invariant"]
