@@ -17,7 +17,8 @@ from tests.engine.test_engine_speculate_gpu import KINDS, open_engine
 pytestmark = pytest.mark.slow
 
 NUM, NEW = 1000, 20
-SETUP = {"pages": 260, "max_num_seqs": 32, "max_num_batched_tokens": 512}
+TOGETHER = 12  # requests, whose drafts fit into a step of 32 rows
+SETUP = {"pages": 70, "max_num_seqs": 32, "max_num_batched_tokens": 512}
 TIE = 1e-3  # nats: float32 sums in another order move a logit by about 1e-5
 GRAMMAR = "start: /[a-z ]{4,}/"
 COPYING = ("continuation", "copy", "retrieval")
@@ -71,13 +72,15 @@ def expected(kindling, requests):
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_kind_of_draft_changes_a_token_of_1000_prompts(kindling, requests, expected, kind):
     engine = open_engine(kindling, kind, **SETUP)
-    outputs = run_together(engine, requests())
-    pairs = compare_all(expected.tokens, outputs.tokens, expected.margins)
+    given, tokens = requests(), {}
+    for begin in range(0, NUM, TOGETHER):
+        tokens |= run_together(engine, given[begin : begin + TOGETHER]).tokens
+    pairs = compare_all(expected.tokens, tokens, expected.margins)
     differing = [pair for pair in pairs if not pair.is_equal]
     assert len(pairs) == NUM and len(differing) <= 3, differing
     assert all(pair.margin is not None and pair.margin <= TIE for pair in differing), differing
     totals = engine.statistics()
-    assert totals.accepted_tokens > 100 and totals.preemptions > 0
+    assert totals.accepted_tokens > NUM and totals.preemptions > 0
     assert engine.pool.num_held == 0
 
 
