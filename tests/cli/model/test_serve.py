@@ -1,12 +1,15 @@
 """The verb serve: its flags, and errors before anything is loaded. tests/server starts it."""
 
+import asyncio
 import re
 import shlex
 from types import SimpleNamespace
 
 import pytest
 
+from firesteel.cli.model import serving
 from firesteel.cli.model.serving import announcer
+from firesteel.config import resolve
 from firesteel.device.catalogue import CATALOGUE
 from firesteel.server.http.keys import KeyCheck
 
@@ -93,3 +96,34 @@ def test_start_shows_what_was_chosen_for_the_gpu(start):
 @pytest.mark.parametrize("flags", [[], ["--device", "cpu"]])
 def test_nothing_is_shown_where_no_default_differs(start, flags):
     assert "preset" not in start("h200", *flags)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, None),
+        ({"speculate": "ngram"}, "drafts: ngram; "),
+        ({"speculate": "dflash", "draft_model": "here"}, "drafts: dflash by here; "),
+    ],
+    ids=str,
+)
+def test_start_says_what_drafts(monkeypatch, capsys, tmp_path, settings, said):
+    facts = SimpleNamespace(
+        load_s=1.0,
+        device="CPU",
+        max_context=64,
+        cache_bytes=1 << 30,
+        pages=2,
+        page_size=64,
+        max_num_seqs=1,
+        kernels={},
+    )
+
+    async def start(directory, config, **progress):
+        return SimpleNamespace(facts=facts)
+
+    monkeypatch.setattr(serving.EngineClient, "start", start)
+    asyncio.run(serving.load(tmp_path, resolve(settings).config))
+    printed = capsys.readouterr().err
+    assert "up to 1 concurrent requests" in printed
+    assert (said or "") in printed and ("drafts: " in printed) == bool(settings)

@@ -87,6 +87,9 @@ async def load(directory: Path, config: Config) -> EngineClient:
         f"context {facts.max_context} tokens; cache {facts.cache_bytes / GIB:.2f} GiB, {facts.pages} pages of "
         f"{facts.page_size} tokens; up to {facts.max_num_seqs} concurrent requests"
     )
+    if (drafting := config.speculate).speculate != "off":
+        network = f" by {drafting.draft_model}" if drafting.draft_model else ""
+        say(f"drafts: {drafting.speculate}{network}; /metrics counts those accepted")
     table = new_table("op", "runs as")
     for op, runs in facts.kernels.items():
         table.add_row(op, runs)
