@@ -106,6 +106,15 @@ def test_copied_drafts_change_no_token(llm):
     assert totals.steps < NEW / 2
 
 
+def test_statistics_that_were_read_do_not_grow(llm, expected):
+    engine = script(make(llm, speculate=always()), expected, chance=1.0)
+    run(engine, make_requests({})[:1])
+    before = engine.statistics()
+    counts = list(before.accepted_at)
+    run(engine, make_requests({})[:1])
+    assert before.accepted_at == counts != engine.statistics().accepted_at
+
+
 def test_right_drafts_take_fewer_steps(llm, expected):
     engine = script(make(llm, speculate=always(), max_num_seqs=20), expected, chance=1.0, most=4)
     run(engine, make_requests({}))

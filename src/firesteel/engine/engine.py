@@ -102,6 +102,7 @@ class Engine:
             config,
             cache,
             max_context=max_context,
+            most_rows=most_rows,
             reserve_gib=reserve_gib,
             drafter_bytes=drafter_bytes,
             draft_sizes=draft_sizes,
@@ -325,6 +326,7 @@ class Engine:
         drafts = [] if self.drafts is None else [self.drafts]
         return replace(
             self.totals,
+            accepted_at=list(self.totals.accepted_at),
             requests_running=len(self.scheduler.running),
             requests_waiting=len(self.scheduler.waiting),
             preemptions=self.scheduler.num_preemptions,
