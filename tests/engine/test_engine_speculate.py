@@ -71,6 +71,25 @@ def test_drafts_change_no_token_of_other_plans(llm, expected, batch):
     assert (engine.statistics().preemptions > 0) == ("pages" in batch)
 
 
+@pytest.mark.parametrize("params", [{"prompt_logprobs": 1}, {}], ids=str)
+def test_last_token_of_a_prompt_in_pieces_gets_no_drafts_while_it_is_scored(llm, params):
+    """A last piece of one token was drafted after like a drawn one: prompt tokens were scored twice."""
+    request = Request(
+        request_id="0",
+        token_ids=[3, 1, 4] * 3,
+        params=SamplingParams(max_tokens=6, logit_bias={1: 90.0}, **params),
+    )
+    pieces = {"max_num_batched_tokens": 8}
+    engine = make(llm, speculate=always(), **pieces)
+    plain, drafted = (run(made, [request])["0"] for made in (make(llm, **pieces), engine))
+    scored = [
+        [row.token_id for output in outputs for row in output.prompt_logprobs or ()] for outputs in (plain, drafted)
+    ]
+    assert scored[0] == scored[1] == (request.token_ids[1:] if params else [])
+    assert [output.token_ids for output in plain] == [output.token_ids for output in drafted]
+    assert engine.totals.drafts > 0
+
+
 def test_requests_with_and_without_drafts_share_steps(llm, expected):
     engine = script(make(llm, speculate=always()), {name: expected[name] for name in "02"}, chance=1.0)
     assert tokens(run(engine, make_requests({}))) == expected
@@ -85,6 +104,15 @@ def test_copied_drafts_change_no_token(llm):
     totals = engine.totals
     assert totals.accepted_tokens > totals.drafts, "more than one draft is accepted at a time"
     assert totals.steps < NEW / 2
+
+
+def test_statistics_that_were_read_do_not_grow(llm, expected):
+    engine = script(make(llm, speculate=always()), expected, chance=1.0)
+    run(engine, make_requests({})[:1])
+    before = engine.statistics()
+    counts = list(before.accepted_at)
+    run(engine, make_requests({})[:1])
+    assert before.accepted_at == counts != engine.statistics().accepted_at
 
 
 def test_right_drafts_take_fewer_steps(llm, expected):

@@ -28,13 +28,14 @@ from firesteel.engine.cache.kv_cache import (
 )
 from firesteel.engine.cache.page_pool import PagePool
 from firesteel.engine.cache.page_tables import PageTables
+from firesteel.engine.collected import collect
 from firesteel.engine.limits import find_ahead, find_budget, find_most_requests
 from firesteel.engine.memory_guard import MemoryGuard
 from firesteel.engine.sample.sampler import Sampler
 from firesteel.engine.sample.spans import PendingSpans, join_drafts, make_rows
 from firesteel.engine.schedule.scheduler import Scheduler
 from firesteel.engine.schedule.step_cost import StepCostModel
-from firesteel.engine.speculate.build import build_speculator, find_draft_sizes, new_taps
+from firesteel.engine.speculate.build import build_speculator, find_needs
 from firesteel.engine.speculate.draft_store import DraftStore
 from firesteel.engine.statistics import Statistics
 from firesteel.engine.step.batch import build_batch, lay_out
@@ -44,11 +45,8 @@ from firesteel.engine.step.runner import Runner
 from firesteel.engine.step.step_store import FusedOps
 from firesteel.engine.step.stores import StepStores
 from firesteel.model.decode import MOST_REQUESTS as MOST_FUSED
-from firesteel.model.decode import DecodeStep
 from firesteel.model.drafters.drafter import Drafter
 from firesteel.model.gpt_oss import GptOss
-from firesteel.model.network_step import NetworkStep
-from firesteel.model.prompt_step import PromptStep
 from firesteel.types import Plan, Request, RequestStatistics, SpanResult, StepOutput
 
 _log = logging.getLogger(__name__)
@@ -90,21 +88,17 @@ class Engine:
         )
         spec, size, dtype = model.spec, config.page_size, find_dtype(cache.kv_dtype, device)
         speculate = speculate or SpeculateConfig()
-        most_rows = config.max_num_seqs if speculate.speculate == "off" else max(config.max_num_seqs, MOST_FUSED)
-        drafter_bytes, draft_sizes, taps = 0, None, None
-        if drafter is not None:
-            drafter_bytes = drafter.page_bytes(size)
-            draft_sizes = find_draft_sizes(speculate, drafter, config.max_num_seqs)
-            taps = new_taps(drafter, model, device, config, most_rows)  # before free memory is divided into pages
+        needs = find_needs(speculate, drafter, model, device, config)  # before free memory is divided into pages
         num_pages = count_pages(
             spec,
             device,
             config,
             cache,
             max_context=max_context,
+            most_rows=needs.most_rows,
             reserve_gib=reserve_gib,
-            drafter_bytes=drafter_bytes,
-            draft_sizes=draft_sizes,
+            drafter_bytes=needs.page_bytes,
+            draft_sizes=needs.sizes,
         )
         self.config = config
         self.device = device
@@ -134,9 +128,9 @@ class Engine:
             fused=fused,
             idle_page=num_pages,
             max_context=max_context,
-            most_rows=most_rows,
+            most_rows=needs.most_rows,
             eager_prompts=eager_prompt_steps,
-            taps=taps,
+            taps=needs.taps,
         )
         self.prompts = stores.prompts
         self.loop = DecodeLoop(stores.decoding, self.sampler)
@@ -144,13 +138,12 @@ class Engine:
         self.run_ahead_steps = find_ahead(config, device) if run_ahead_steps is None else run_ahead_steps
         self.in_flight = StepsInFlight()
         self.guard = MemoryGuard(spec, device, config, reserve_gib) if device.is_unified else None
-        bytes_per_page = page_bytes(spec, size, dtype) + drafter_bytes
+        bytes_per_page = page_bytes(spec, size, dtype) + needs.page_bytes
         self.totals = Statistics(pages=num_pages, cache_bytes=num_pages * bytes_per_page)
         self.drafts = None
-        if drafter is not None:
+        if drafter is not None and needs.sizes is not None:
             drafter.attach(num_pages + 1, size, device.torch_device)
-        if drafter is not None and draft_sizes is not None and speculate.speculate != "off":
-            self.drafts = DraftStore(drafter, stores.decoding, draft_sizes, eager=eager_draft_steps)
+            self.drafts = DraftStore(drafter, stores.decoding, needs.sizes, eager=eager_draft_steps)
         self.speculator = build_speculator(speculate, self.drafts, self.scheduler, stores.decoding, self.totals)
         if self.speculator is not None:
             self.scheduler.draft_with(self.speculator.find_drafts, stores.decoding.most_requests)
@@ -215,30 +208,28 @@ class Engine:
         """
         ready = self.prompts.find(plan)
         start = self.clock()
-        logits, features = self._run(plan) if ready is None else self._replay(plan, ready)
+        logits = self._run(plan) if ready is None else self._replay(plan, ready)
         pending = PendingSpans.begin(self.sampler, plan, logits)
         if pending.token_ids is not None and all(span.samples for span in plan.spans) and not self._waits(plan):
             self._decode_after(plan, pending.token_ids, observer)
         with self.totals.timed("wait"):
             results = pending.read()
         self.cost.add(plan.num_tokens, 1e3 * (self.clock() - start))
-        return self._commit(plan, results, features)
+        return self._commit(plan, results)
 
-    def _run(self, plan: Plan) -> tuple[Tensor, Tensor | None]:
-        """Launches a plan op by op; returns logits, and the residuals kept for a draft network."""
+    def _run(self, plan: Plan) -> Tensor:
+        """Launches a plan op by op; returns logits."""
         with self.totals.timed("build"):
             batch = build_batch(plan, self.config.page_size, self.device.torch_device)
         with self.totals.timed("run"):
-            taps = self.prompts.memory.find_taps(plan.num_tokens)
-            return self.runner.run(batch, taps), None if taps is None else taps.rows
+            return self.runner.run(batch, self.prompts.memory.find_taps(plan.num_tokens))
 
-    def _replay(self, plan: Plan, ready: ReadyPrompt) -> tuple[Tensor, Tensor | None]:
-        """Launches a plan in a step whose inputs stay on the device; returns the same."""
+    def _replay(self, plan: Plan, ready: ReadyPrompt) -> Tensor:
+        """Launches a plan in a step whose inputs stay on the device; returns logits."""
         with self.totals.timed("build"):
             ready.step.load(lay_out(plan, self.config.page_size))
         with self.totals.timed("run"):
-            logits = ready.launch()[: sum(span.num_logits for span in plan.spans)]
-            return logits, _find_features(ready.step, plan)
+            return ready.launch()[: sum(span.num_logits for span in plan.spans)]
 
     def _begin(self, plan: Plan, observer: StepObserver) -> None:
         """Launches a decoding plan, whose following steps need no input from the host."""
@@ -298,19 +289,20 @@ class Engine:
         with self.totals.timed("wait"):
             drawn = iter(pending.read())
             results = [join_drafts(span, drawn) for span in plan.spans]
-        outputs = self._commit(plan, results, _find_features(self.loop.current.step, plan))
+        outputs = self._commit(plan, results)
         if self.speculator is not None:
             assert self._last_end is not None
             self.speculator.count(plan, results, 1e3 * (self.clock() - self._last_end))
         return outputs
 
-    def _commit(self, plan: Plan, results: Sequence[SpanResult], features: Tensor | None) -> list[StepOutput]:
+    def _commit(self, plan: Plan, results: Sequence[SpanResult]) -> list[StepOutput]:
         with self.totals.timed("schedule"):
             outputs = self.scheduler.commit(plan, results)
         if self.speculator is not None:
             remaining = iter(results)
             of_spans = [next(remaining) if span.num_logits else None for span in plan.spans]
-            self.speculator.follow(plan, of_spans, features)
+            taps = self.prompts.memory.find_taps(plan.num_tokens)
+            self.speculator.follow(plan, of_spans, None if taps is None else taps.rows)
         self._count(plan, outputs)
         return outputs
 
@@ -321,35 +313,14 @@ class Engine:
 
     def statistics(self) -> Statistics:
         """Returns a copy of the statistics; reading the number of saturated values waits for the device."""
-        saturated = self.runner.cache.saturated
-        drafts = [] if self.drafts is None else [self.drafts]
-        return replace(
+        return collect(
             self.totals,
-            requests_running=len(self.scheduler.running),
-            requests_waiting=len(self.scheduler.waiting),
-            preemptions=self.scheduler.num_preemptions,
-            pages_held=self.pool.num_held,
-            pages_idle=self.pool.num_idle,
-            page_evictions=self.pool.num_evictions,
-            saturated_values=0 if saturated is None else int(saturated),
-            graphs=len(self.loop.store.ready()),
-            graph_s=self.loop.store.seconds,
-            graph_bytes=self.loop.store.num_bytes,
-            prompt_graphs=len(self.prompts),
-            prompt_graph_s=self.prompts.seconds,
-            prompt_graph_bytes=self.prompts.num_bytes,
-            prompt_steps_replayed=self.prompts.num_launched,
-            prompt_steps_too_many_tokens=self.prompts.outside.tokens,
-            prompt_steps_with_prompt_logits=self.prompts.outside.logits,
-            prompt_steps_without_graphs=self.prompts.outside.off,
-            prompt_tokens_beside_decoding=self.cost.find_room(1) if self.scheduler.find_room is not None else 0,
-            late_captures=sum(store.num_late for store in (self.loop.store, self.prompts, *drafts)),
-            draft_graphs=sum(map(len, drafts)),
-            draft_graph_s=sum(store.seconds for store in drafts),
-            draft_graph_bytes=sum(store.num_bytes for store in drafts),
-            draft_steps_replayed=sum(store.num_launched for store in drafts),
-            draft_steps_of_prompts=sum(store.num_stored_outside for store in drafts),
-            draft_steps_without_graphs=sum(store.num_off for store in drafts),
+            scheduler=self.scheduler,
+            cache=self.runner.cache,
+            decoding=self.loop.store,
+            prompts=self.prompts,
+            drafts=self.drafts,
+            room=self.cost.find_room(1) if self.scheduler.find_room is not None else 0,
         )
 
     def _count(self, plan: Plan, outputs: Sequence[StepOutput]) -> None:
@@ -359,8 +330,3 @@ class Engine:
                 self.totals.count_finished(output.statistics)
                 if self.speculator is not None:
                     self.speculator.drop(output.request_id)
-
-
-def _find_features(step: DecodeStep | NetworkStep | PromptStep, plan: Plan) -> Tensor | None:
-    """Returns the residuals that a step kept of the rows of `plan`, if it keeps any."""
-    return None if step.taps is None else step.taps.rows[: plan.num_tokens]

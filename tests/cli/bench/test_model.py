@@ -3,8 +3,8 @@
 import pytest
 
 from firesteel import UserError
-from firesteel.cli.bench.model import check_pages
-from firesteel.config import BatchConfig, CacheConfig
+from firesteel.cli.bench.model import check_pages, open_model
+from firesteel.config import BatchConfig, CacheConfig, Config, SpeculateConfig
 from firesteel.engine.engine import Engine
 
 
@@ -23,3 +23,17 @@ def test_text_that_fits_the_cache_but_not_when_rescored_is_refused(engine):
     check_pages(engine, 4)
     with pytest.raises(UserError, match=r"5 tokens per request need \d+ pages, the cache has \d+"):
         check_pages(engine, 5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"speculate": "eagle3", "draft_model": "no/such-head"}, "no/such-head"),
+        ({"speculate": "eagle3"}, "--speculate eagle3 needs a draft model for gpt-oss-20b"),
+        ({"draft_model": "no/such-head"}, "--speculate off uses no model"),
+    ],
+)
+def test_draft_model_beside_random_weights_is_looked_up_as_beside_others(asked, said):
+    """Its name was taken for a folder, after the weights had been made."""
+    with pytest.raises(UserError, match=said):
+        open_model(Config(speculate=SpeculateConfig(**asked)), "gpt-oss-20b")

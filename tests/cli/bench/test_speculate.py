@@ -102,6 +102,13 @@ def test_engine_is_measured_with_and_without_drafts(run, tiny, tmp_path):
     assert records[1.0].config["speculate"]["num_speculative_tokens"] == 2
 
 
+@pytest.mark.parametrize("flags", [("--speculate", "eagle3"), ("--num-speculative-tokens", "1")], ids=str)
+def test_engine_refuses_drafts_that_it_would_replace(run, tiny, flags):
+    """Simulated drafts took their place without a word."""
+    result = run("bench", "speculate", "--synthetic", "tiny", *SMALL, "--engine", *flags)
+    assert f"{' '.join(flags)}: --engine simulates the drafts" in str(result.exception)
+
+
 def test_engine_needs_random_weights(run, checkpoint):
     result = run("bench", "speculate", str(checkpoint), *SMALL, "--engine")
     assert "give --synthetic" in str(result.exception)

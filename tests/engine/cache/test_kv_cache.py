@@ -134,6 +134,17 @@ def test_drafting_steps_are_given_their_graphs_and_the_logits_of_the_largest(fre
     assert whole <= count(reserve_gib=1.0) - with_them <= whole + 1
 
 
+def test_steps_that_verify_drafts_of_few_requests_are_given_their_rows(free):
+    """With --max-num-seqs 1 and drafts, steps of up to eight rows were captured in memory for steps of one."""
+    one = replace(BATCH, max_num_seqs=1)
+    more = graph_bytes(LARGE, one, 131072, 8) - graph_bytes(LARGE, one, 131072)
+    assert more == 7 * 3 * GRAPH_BYTES + 4 * 7 * LARGE.vocab_size * 4
+    free(10)
+    asked = {"max_context": LARGE.max_context, "reserve_gib": 1.0}
+    plain, drafting = (count_pages(LARGE, GPU, one, CacheConfig(), **asked, most_rows=rows) for rows in (1, 8))
+    assert drafting < plain
+
+
 def test_step_of_the_large_model_is_given_a_gigabyte_or_two_growing_with_its_tokens():
     assert GIB < working_bytes(LARGE, BATCH) < 2 * GIB
     more = replace(BATCH, max_num_batched_tokens=8192)

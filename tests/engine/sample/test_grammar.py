@@ -234,6 +234,27 @@ def test_masks_along_drafts_are_those_of_the_texts(grammars):
         assert allowed(mask, "abacab"[:start]) == fresh[0].nonzero().flatten().tolist(), "the state has not moved"
 
 
+def test_drafts_beyond_the_end_of_a_grammar_leave_no_trace(grammars):
+    """A token too many was taken back, since the matcher reads none after the grammar's end: none was allowed."""
+    text = 'start: "ab" | "acb"'
+    [end] = allowed(grammars.mask(text), "acb")
+    mask, drafts = grammars.mask(text), [*b"acb", end]
+    assert mask.count_allowed([], drafts) == 4
+    assert [masked.nonzero().tolist() for masked in mask.allowed_along([], drafts)][3:] == [[[end]], [[end]]]
+    assert allowed(mask, "a") == [ord("b"), ord("c")]
+    assert allowed(mask, "ab") == [end], "the drafts were wrong"
+
+
+def test_draft_that_is_read_too_slowly_spoils_no_other_text(grammars, monkeypatch):
+    """If the last draft took too long and another token was drawn in its place, nothing was allowed after that."""
+    mask = grammars.mask(WORDS)
+    assert mask.count_allowed(list(b"ab"), list(b"ab")) == 2
+    monkeypatch.setattr(grammar, "MOST_READ_S", -1.0)
+    assert not mask.allowed_along(list(b"ab"), list(b"ab"))[-1].any()
+    monkeypatch.undo()
+    assert allowed(mask, "abac") == allowed(grammars.mask(WORDS), "abac")
+
+
 def test_slow_grammar_takes_no_drafts(grammars, monkeypatch):
     mask = grammars.mask(WORDS)
     monkeypatch.setattr(grammar.CompiledGrammar, "is_slow", True)

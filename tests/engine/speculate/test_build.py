@@ -34,3 +34,11 @@ def test_one_request_can_be_verified_with_seven_drafts(llm):
     engine = make(llm, speculate=SpeculateConfig(speculate="ngram"), max_num_seqs=1)
     assert engine.loop.store.most_requests == engine.speculator.policy.most_rows == 8
     assert make(llm, max_num_seqs=1).loop.store.most_requests == 1
+
+
+def test_number_of_tokens_that_cannot_be_drafted_is_named(llm, caplog):
+    for most, requests in ((7, 1), (15, 16), (15, 1)):
+        asked = SpeculateConfig(speculate="ngram", num_speculative_tokens=most)
+        make(llm, speculate=asked, max_num_seqs=requests)
+    [warning] = caplog.messages
+    assert warning == "--num-speculative-tokens 15: steps of this --max-num-seqs verify at most 7"

@@ -1,5 +1,6 @@
 """The paged DFlash drafter against an oracle without pages, and end to end on features that the target writes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.rope import RopeSpec
 from firesteel.model.drafters.dflash import load_dflash
 from firesteel.model.drafters.drafter import DraftContext
+from firesteel.model.drafters.errors import DrafterError
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import ModelSpec
 from firesteel.model.synthetic import synthetic_weights
@@ -185,6 +187,18 @@ def test_drafts_depend_on_the_context(model, tmp_path):
 def test_text_that_fills_the_context_can_draft(model, tmp_path):
     world = World(model, tmp_path, {}, 8)
     world.step([256, 1, 1], [7, 7, 7])
+
+
+@pytest.mark.parametrize(
+    "changes", [{"head_dim": 16}, {"num_attention_heads": 34, "num_key_value_heads": 2}], ids=str
+)
+def test_heads_that_the_kernels_of_a_gpu_refuse_are_named(model, tmp_path, changes):
+    """They were loaded, and the first draft failed in the attention op."""
+    config = draw_config(TARGET) | changes
+    write_drafter(tmp_path, config, draw_tensors(config, 1))
+    load_dflash(tmp_path, model, CPU)
+    with pytest.raises(DrafterError, match=r"config.json: head_dim = \d+ .* use --device cpu"):
+        load_dflash(tmp_path, model, replace(CPU, capability=(9, 0)))
 
 
 def test_facts_for_the_engine(model, tmp_path):

@@ -44,6 +44,13 @@ def test_wrong_shape_is_named(name, target, tmp_path):
         load(tmp_path, target, MAPPED, {name: wrong})
 
 
+def test_no_memory_is_taken_for_shapes_that_only_the_config_claims(target, tmp_path):
+    """Heads of 4096 by 4096 values were allocated first: the allocator failed without a word about the config."""
+    wide = {"num_attention_heads": 4096, "num_key_value_heads": 4096, "head_dim": 4096}
+    with pytest.raises(DrafterError, match=r"q_proj.weight has shape .* expected \(16777216, "):
+        load(tmp_path, target, Layout(), intermediate_size=1 << 16, **wide)
+
+
 def test_tensor_that_is_not_known_is_refused(target, tmp_path):
     extra = {"midlayer.self_attn.q_norm.weight": torch.ones(8)}
     with pytest.raises(DrafterError, match=r"q_norm\.weight does not belong to this kind of head"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from firesteel.cli.progress import progress_bar
 from firesteel.config import Config
@@ -31,7 +32,8 @@ def find_preset(name: str) -> ModelSpec:
 def open_model(config: Config, synthetic: str | None) -> tuple[str, Loaded]:
     """Returns the name under which the model is recorded, and the model."""
     if synthetic is not None:
-        return f"{synthetic}, random weights", synthetic_engine(find_preset(synthetic), config, seed=SEED)
+        spec, config = find_preset(synthetic), config.with_draft_model(find_draft_model, Path(synthetic))
+        return f"{synthetic}, random weights", synthetic_engine(spec, config, seed=SEED)
     directory = find_checkpoint(config.model.model)
     config = config.with_draft_model(find_draft_model, directory)
     with progress_bar("loading weights", in_bytes=True) as report_progress:

@@ -16,6 +16,7 @@ from firesteel.cli.options import failing, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import resolve
+from firesteel.errors import UserError
 from firesteel.measure.speculate.runs import (
     ROUNDS,
     SimulatedSpeed,
@@ -31,6 +32,12 @@ def bench_simulated(
     settings: Mapping[str, Any], synthetic: str, sweep: SimulatedSweep, *, out: Path, as_json: bool
 ) -> None:
     drafts = {"speculate": "ngram", "num_speculative_tokens": sweep.most_drafted}
+    for name in ("speculate", "draft_model", "num_speculative_tokens"):
+        if name in settings and settings[name] != drafts.get(name):
+            raise UserError(
+                f"--{name.replace('_', '-')} {settings[name]}: --engine simulates the drafts, at most --rows "
+                "less one: leave it out"
+            )
     config = resolve({"prefix_caching": False, **settings, **drafts}).config
     device = choose_device(config, "bench speculate")
     check_folder(out)

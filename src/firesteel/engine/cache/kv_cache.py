@@ -82,15 +82,16 @@ def working_bytes(spec: ModelSpec, config: BatchConfig) -> int:
     return count_step_bytes(spec, tokens) + 4 * logits
 
 
-def graph_bytes(spec: ModelSpec, config: BatchConfig, max_context: int) -> int:
-    """Returns the memory that captured steps may need: per graph, plus the tensors that all share."""
+def graph_bytes(spec: ModelSpec, config: BatchConfig, max_context: int, most_rows: int = 0) -> int:
+    """Returns the memory that captured steps may need: per graph, plus the tensors that all share.
+
+    A decoding step has up to `most_rows`, by default one per request.
+    """
+    most_rows = most_rows or config.max_num_seqs
     prompts = prompt_sizes(config.max_num_batched_tokens, config.max_num_seqs)
-    count = len(step_sizes(config.max_num_seqs)) * len(reaches(max_context)) + len(prompts)
-    return (
-        count * GRAPH_BYTES
-        + count_step_bytes(spec, prompts[-1].tokens)
-        + 4 * config.max_num_seqs * spec.vocab_size * 4
-    )
+    count = len(step_sizes(most_rows)) * len(reaches(max_context)) + len(prompts)
+    shared = count_step_bytes(spec, prompts[-1].tokens) + 4 * most_rows * spec.vocab_size * 4
+    return count * GRAPH_BYTES + shared
 
 
 def draft_graph_bytes(spec: ModelSpec, sizes: DraftSizes | None) -> int:
@@ -108,12 +109,14 @@ def count_pages(
     *,
     max_context: int,
     reserve_gib: float,
+    most_rows: int = 0,
     drafter_bytes: int = 0,
     draft_sizes: DraftSizes | None = None,
 ) -> int:
     """Returns the pages of the pool: as many as the user asked for, or as fit into free memory.
 
-    A draft network stores `drafter_bytes` more per page, and has captured steps of `draft_sizes`.
+    Decoding steps have up to `most_rows`, by default one per request. A draft network stores `drafter_bytes` more
+    per page, and has captured steps of `draft_sizes`.
     """
     bytes_per_page = page_bytes(spec, batch.page_size, find_dtype(cache.kv_dtype, device)) + drafter_bytes
     layout, free = find_layout(spec, batch.page_size), available_bytes(device)
@@ -131,7 +134,7 @@ def count_pages(
     else:
         room = free - int(reserve_gib * GIB) - working_bytes(spec, batch)
         if device.is_cuda:
-            room -= graph_bytes(spec, batch, max_context) + draft_graph_bytes(spec, draft_sizes)
+            room -= graph_bytes(spec, batch, max_context, most_rows) + draft_graph_bytes(spec, draft_sizes)
         room = room if device.is_cuda else min(room, free // CPU_SHARE)
         requests = MAX_CACHE_FACTOR * batch.max_num_seqs
         requests = min(requests, UNIFIED_REQUESTS) if device.is_unified else requests

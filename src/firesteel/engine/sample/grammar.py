@@ -168,6 +168,7 @@ class GrammarMask:
         self._vocab_size = vocab_size
         self._threads = threads
         self._num_read = 0
+        self._num_consumed = 0  # of those: the matcher takes none after the end of the grammar
         self._is_too_slow = False
         self._bits = np.empty((vocab_size + 31) // 32, dtype=np.int32)
         self._latest: tuple[int, Tensor] | None = None  # number of tokens, and the mask after them
@@ -208,15 +209,23 @@ class GrammarMask:
     def allowed_along(self, token_ids: Sequence[int], draft_ids: Sequence[int]) -> list[Tensor]:
         """Returns the masks after `token_ids` and after each of `draft_ids`; the state stays after `token_ids`."""
         masks, latest = [self.allowed(token_ids)], self._latest
+        num_consumed, is_too_slow = self._num_consumed, self._is_too_slow
         for count in range(1, len(draft_ids) + 1):
             self._compute([*token_ids, *draft_ids[:count]])
             assert self._latest is not None
             masks.append(self._latest[1])
-        self._latest = latest
-        if draft_ids and not (self._is_too_slow or self._matcher.is_error()):
-            self._matcher.rollback(len(draft_ids))
-            self._num_read = len(token_ids)
+        self._latest, self._is_too_slow = latest, is_too_slow
+        self._roll_back(len(token_ids), num_consumed)
         return masks
+
+    def _roll_back(self, num_read: int, num_consumed: int) -> None:
+        """Returns to an earlier state. After an error that is the first one: all tokens are read again."""
+        if self._matcher.is_error():
+            self._matcher.reset()
+            num_read = num_consumed = 0
+        elif self._num_consumed > num_consumed:
+            self._matcher.rollback(self._num_consumed - num_consumed)
+        self._num_read, self._num_consumed = num_read, num_consumed
 
     def _has_latest(self, token_ids: Sequence[int]) -> bool:
         return self._latest is not None and self._latest[0] == len(token_ids)
@@ -227,12 +236,13 @@ class GrammarMask:
         self._latest = len(token_ids), mask
 
     def _advance(self, token_ids: Sequence[int]) -> Tensor:
-        if len(token_ids) < self._num_read:  # after a failure among drafts
+        if len(token_ids) < self._num_read:
             self._matcher.reset()
-            self._num_read, self._is_too_slow = 0, False
+            self._num_read, self._num_consumed, self._is_too_slow = 0, 0, False
         for token in token_ids[self._num_read :]:
             self._num_read += 1
             if not (self._is_too_slow or self._matcher.is_stopped()):
+                self._num_consumed += 1
                 _, seconds = _time(partial(self._matcher.consume_token, token))
                 self._is_too_slow = seconds > MOST_READ_S
         has_failed = self._is_too_slow or self._matcher.is_error()

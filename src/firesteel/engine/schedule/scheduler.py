@@ -93,9 +93,12 @@ class Scheduler:
         return Plan(spans=[job.span(end, drafted.get(job, ())) for job, end in draft.ends.items()])
 
     def _draft(self, draft: PlanDraft) -> dict[Job, Sequence[int]]:
-        """Returns drafted tokens by job, with pages, if all jobs decode. No request is preempted for them."""
+        """Returns drafted tokens by job, with pages, if all jobs decode. No request is preempted for them.
+
+        The last piece of a prompt decodes if it is one token; if it is scored, its logits are those of no draft.
+        """
         jobs = list(draft.ends)
-        if self.find_drafts is None or not all(job.is_decoding for job in jobs):
+        if self.find_drafts is None or any(job.is_scoring or not job.is_decoding for job in jobs):
             return {}
         drafted: dict[Job, Sequence[int]] = {}
         left = min(draft.left, self.most_rows - len(jobs))

@@ -29,10 +29,9 @@ from firesteel.kernels.rope import rope_table
 from firesteel.model.drafters.dflash_spec import DFlashSpec, read_dflash_spec
 from firesteel.model.drafters.dflash_weights import DFlashLayer, DFlashWeights, load_dflash_weights
 from firesteel.model.drafters.drafter import DraftContext, upload_counts
+from firesteel.model.drafters.gpu_heads import MOST_SHARING, check_gpu_heads
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.host_batch import NOT_STORED
-
-MOST_HEADS = 16  # query heads per kv head that the attention kernels take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +48,8 @@ class DraftRows:
 def load_dflash(directory: Path, model: GptOss, device: DeviceSpec) -> DFlash:
     """Loads a drafter in the public format; raises DrafterError if it is damaged or does not fit the model."""
     spec = read_dflash_spec(directory, model.spec)
+    num_sharing = spec.num_heads // spec.num_kv_heads
+    check_gpu_heads(directory, device, head_dim=spec.head_dim, num_sharing=num_sharing)
     return DFlash(spec, load_dflash_weights(directory, spec, device), model)
 
 
@@ -202,7 +203,7 @@ class DFlash:
         reads them again. Rows that are folded into heads of one query share the reads.
         """
         heads = self.spec.num_heads // self.spec.num_kv_heads
-        return max((rows for rows in range(1, MOST_HEADS // heads + 1) if self.spec.span % rows == 0), default=1)
+        return max((rows for rows in range(1, MOST_SHARING // heads + 1) if self.spec.span % rows == 0), default=1)
 
     def fold(self, q: Tensor) -> Tensor:
         """Turns rows [R N, Q, D] into queries, with the rows of each among its heads [.., folded Q, D]."""

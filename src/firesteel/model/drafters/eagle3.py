@@ -26,24 +26,18 @@ from firesteel.kernels.ops.rope_kv_write import RopeKvWriteOperands
 from firesteel.model.drafters.drafter import DraftContext, upload_counts
 from firesteel.model.drafters.eagle3_spec import Eagle3Spec, read_eagle3_spec
 from firesteel.model.drafters.eagle3_weights import Eagle3Weights, load_eagle3_weights
-from firesteel.model.drafters.errors import DrafterError
+from firesteel.model.drafters.gpu_heads import check_gpu_heads
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.host_batch import NOT_STORED
 
 MOST_TOKENS = 7  # one less than the rows of a request that a decoding step verifies
-GPU_HEAD_DIMS = (32, 64, 128)  # of the attention kernels
-GPU_MOST_SHARING = 16  # query heads on one kv head
 
 
 def load_eagle3(directory: Path, model: GptOss, device: DeviceSpec) -> Eagle3:
     """Loads the head in `directory` for a target; raises DrafterError if it is damaged or of another model."""
     spec = read_eagle3_spec(directory)
-    sharing = spec.num_heads // spec.num_kv_heads
-    if device.is_cuda and (spec.head_dim not in GPU_HEAD_DIMS or sharing > GPU_MOST_SHARING):
-        raise DrafterError(
-            f"{directory / 'config.json'}: head_dim = {spec.head_dim} and {sharing} query heads on a kv head; on a "
-            f"GPU firesteel computes heads of 32, 64 or 128, at most {GPU_MOST_SHARING} on one: use --device cpu"
-        )
+    num_sharing = spec.num_heads // spec.num_kv_heads
+    check_gpu_heads(directory, device, head_dim=spec.head_dim, num_sharing=num_sharing)
     return Eagle3(spec, load_eagle3_weights(directory, spec, model.spec, device), model)
 
 

@@ -60,17 +60,12 @@ class HeadTensors:
 
     def take_rows(self, names: Sequence[str], rows: Sequence[int], *rest: int) -> Tensor:
         """Returns several matrices, or vectors, one below the other, in one bf16 tensor that `read` fills."""
+        for name, count in zip(names, rows, strict=True):  # before memory is taken for shapes that a config claims
+            self._check_type(name)
+            self._check_shape(name, (count, *rest))
         target = torch.empty(sum(rows), *rest, dtype=torch.bfloat16, device=self.device)
-        for name, part in zip(names, target.split(list(rows)), strict=True):
-            tensor = self._find(name)
-            if tensor.dtype not in FLOATS:
-                raise DrafterError(
-                    f"{tensor.file}: tensor {name} is {tensor.dtype}; firesteel computes heads in bf16, fp16 or "
-                    "fp32: use the head that is not quantised"
-                )
-            self._check_shape(name, part.shape)
-            self.reads.append((tensor, part))
-            self.taken.add(name)
+        self.reads += zip(map(self._find, names), target.split(list(rows)), strict=True)
+        self.taken.update(names)
         return target
 
     def take_integers(self, name: str, count: int) -> Tensor:
@@ -103,6 +98,14 @@ class HeadTensors:
         if name not in self.stored:
             raise DrafterError(f"tensor {name} is missing from the head in {self.directory}; {CURE}")
         return self.stored[name]
+
+    def _check_type(self, name: str) -> None:
+        tensor = self._find(name)
+        if tensor.dtype not in FLOATS:
+            raise DrafterError(
+                f"{tensor.file}: tensor {name} is {tensor.dtype}; firesteel computes heads in bf16, fp16 or fp32: "
+                "use the head that is not quantised"
+            )
 
     def _check_shape(self, name: str, shape: Sequence[int]) -> None:
         tensor = self._find(name)
