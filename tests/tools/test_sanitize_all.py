@@ -117,6 +117,8 @@ def test_job_past_its_time_is_killed_and_shows_how_far_it_got(sanitizer):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_leaves_nothing_running(sanitizer, number):
     words = f"""
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 import sanitize_all
 from firesteel.kernels.registry import ALL_OPS
 from types import SimpleNamespace
