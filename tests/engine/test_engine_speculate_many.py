@@ -85,7 +85,7 @@ def test_no_kind_of_draft_changes_a_token_of_1000_prompts(kindling, requests, ex
 
 
 def test_copies_give_three_tokens_per_step_where_texts_repeat():
-    """Of the exam's families that copy; prompts that neither Kindling nor a drafter was trained on."""
+    """Checks the exam's families that copy: prompts that neither Kindling nor a drafter was trained on."""
     llm = LLM(device="cpu", kv_cache_gib=0.1, speculate="ngram", adapt_speculation=False)
     items = [item for item in take(read_items(EXAM), 6) if item.family in COPYING]
     prompts = [encode_prompt(Harmony(llm.tokenizer), llm, item) for item in items]
