@@ -48,11 +48,12 @@ def test_probe_that_cannot_be_made_does_not_stay_due():
 
 
 def test_first_drafts_are_tried_though_measured_steps_seem_slow():
-    """An H200's first steps were measured with the host's share; with a chance of 0.6 nothing was ever drafted."""
-    policy = new_policy({1: 1.9, 2: 2.65, 4: 3.6, 8: 5.5})
+    """Measured steps contain the host's share, which steps launched ahead hide; a chance of 0.6 drafts nothing."""
+    policy = new_policy({1: 1.95, 2: 2.8, 4: 3.75, 8: 5.6})
     for _ in range(50):
         policy.plain.learn(1, 1.66)
     assert policy.choose([Acceptance().chances(7)])[0] > 0
+    assert policy.choose([[0.6, 0.36, 0.216, 0.13]]) == [0]
 
 
 def test_steps_are_measured_once():
