@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from firesteel import UserError
-from firesteel.cli.bench import quality as bench_quality
+from firesteel.cli.model import load as model_load
 from firesteel.exam import read_items
 from firesteel.measure.record import Record
 from firesteel.quality import MEASURED, PRECISIONS
@@ -51,7 +51,7 @@ def test_one_precision_is_compared_with_the_model_as_shipped(bench, rows_of):
 @pytest.mark.slow
 def test_a_model_is_freed_before_the_next_is_loaded(bench, monkeypatch):
     """Two copies of gpt-oss-120b do not fit into the memory of a GB10: once both were held."""
-    load, models = bench_quality.load, []
+    load, models = model_load.load, []
 
     def load_alone(settings):
         assert not any(reference() for reference in models)
@@ -59,7 +59,7 @@ def test_a_model_is_freed_before_the_next_is_loaded(bench, monkeypatch):
         models.append(weakref.ref(llm.model))
         return llm
 
-    monkeypatch.setattr("firesteel.cli.model.load.load", load_alone)
+    monkeypatch.setattr(model_load, "load", load_alone)
     result = bench("--precision", "all MXFP4", "--limit", "1")
     assert result.exit_code == 0, result.exception
     assert len(models) == 2
