@@ -12,7 +12,7 @@ from firesteel.kernels.operands.weights import random_experts
 
 SIZES = ((5888, 2944), (2944, 2944))  # rows and columns of gpt-oss's matmuls, padded
 EXPERTS = 128
-GPU_PAGE = 2 << 20  # bytes; memory is mapped by so many
+GPU_PAGE = 2 << 20  # bytes, of which memory is mapped
 TILES = [(rows, columns) for rows in (64, 128, 256) for columns in (128, 256, 512)]
 COPY_ROWS, COPY_COLUMNS, COPY_BYTES = 64, 128, 256
 
