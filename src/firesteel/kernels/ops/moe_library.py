@@ -24,6 +24,11 @@ TOLERANCES = {
     "fp8": Tolerance(
         worst=2.0**-4, rms=2.0**-4, why="activations of both matmuls are rounded to E4M3 by the library"
     ),
+    "mxfp8": Tolerance(
+        worst=2.0**-3,
+        rms=2.0**-4,
+        why="the library rounds a group's scale up, OCP's rule cuts off values beyond 448",
+    ),
 }
 
 
