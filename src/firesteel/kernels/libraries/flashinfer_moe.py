@@ -163,8 +163,7 @@ def _runs(call: Callable[[Profile], Tensor], profile: Profile) -> str | None:
     """Returns why the library does not launch these tiles, or None once they have run."""
     try:
         call(profile)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        synchronize()
     except torch.AcceleratorError as error:
         raise KernelError(
             f"tiles {profile} of FlashInfer's matmuls ended with an error of the GPU, and this process cannot use "
@@ -175,16 +174,36 @@ def _runs(call: Callable[[Profile], Tensor], profile: Profile) -> str | None:
     return None
 
 
+def synchronize() -> None:
+    """Waits for the GPU, if there is one: an error of a kernel is raised here, not at a later call."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def list_tiles(experts: FlashinferExperts, active: int) -> tuple[list[int], list[int]]:
     """Returns the numbers of the tiles of both matmuls that fit the sizes of the weights.
 
     The library checks no tile that it is told to use. On Hopper one whose columns do not divide the weights' reads
     codes and scales of the next row, and of the last expert's last row what lies behind the weights.
     """
+    runner = find_runner(experts, active)
+    first, second = (
+        [
+            tile
+            for tile in runner.get_valid_tactics_for_shape(matmul, values.shape[1], 2 * values.shape[2])
+            if runner.get_tactic_occupancy(tile) > 0
+        ]
+        for matmul, values in ((1, experts.gate_up_values), (2, experts.down_values))
+    )
+    return first, second
+
+
+def find_runner(experts: FlashinferExperts, active: int) -> Any:
+    """Returns the part of the library that knows the tiles of both matmuls."""
     library, is_mxfp8, is_fp8 = import_flashinfer(), experts.kind == "mxfp8", experts.kind == "fp8"
     types = (torch.float8_e4m3fn, torch.int64) if is_mxfp8 else (torch.bfloat16, torch.uint8)
     num_experts, columns = experts.down_bias.shape
-    library.fused_moe.cutlass_fused_moe_workspace_size(  # makes the runner, which knows the tiles
+    library.fused_moe.cutlass_fused_moe_workspace_size(  # makes it
         *(1, columns, 2 * experts.down_values.shape[2], num_experts, active),
         x_dtype=types[0],
         weight_dtype=types[1],
@@ -196,18 +215,8 @@ def list_tiles(experts: FlashinferExperts, active: int) -> tuple[list[int], list
     )
     capability = find_capability(experts.down_bias.device) or (0, 0)
     module = library.fused_moe.core.get_cutlass_fused_moe_module("".join(map(str, capability)))
-    runner = module.MoERunner.runner_dict[
-        *types, torch.bfloat16, False, not is_mxfp8, is_mxfp8, False, False, is_fp8
-    ]
-    first, second = (
-        [
-            tile
-            for tile in runner.get_valid_tactics_for_shape(matmul, values.shape[1], 2 * values.shape[2])
-            if runner.get_tactic_occupancy(tile) > 0
-        ]
-        for matmul, values in ((1, experts.gate_up_values), (2, experts.down_values))
-    )
-    return first, second
+    flags = (False, not is_mxfp8, is_mxfp8, False, False, is_fp8)
+    return module.MoERunner.runner_dict[*types, torch.bfloat16, *flags]
 
 
 def _time(call: Callable[[Profile], Tensor], profile: Profile) -> float:
