@@ -5,8 +5,8 @@ python tools/flashinfer_build.py FOLDER [moe] [attention] [quantizer] [--jobs N]
 FlashInfer compiles a module at its first call: 248 files for the experts, 10 for each of four attention variants.
 This leaves out the types and tiles that gpt-oss does not use, and writes FOLDER/NAME/NAME.so, which FlashInfer
 loads instead of compiling if FOLDER is `data/aot` of its package. Tiles that were left out raise when they are
-chosen; masks other than the causal one end the process. Needs the package flashinfer-python 0.7.2, nvcc, ninja and
-the headers of cuRAND. A file of four matmuls takes about three minutes of a core and 9 GB.
+chosen; masks other than the causal one end the process. Needs the package flashinfer-python 0.7.2 or 0.7.2.post1,
+nvcc, ninja and the headers of cuRAND. A file of four matmuls takes about three minutes of a core and 9 GB.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-VERSION = "0.7.2"
+VERSIONS = ("0.7.2", "0.7.2.post1")  # their sources of these modules are the same
 TARGET = "9.0a"
 PER_FILE = 4  # matmuls: a file costs as much as three of them
 HEAD_DIM = 64
@@ -100,9 +100,10 @@ def main() -> None:
     os.environ.update(FLASHINFER_CUDA_ARCH_LIST=TARGET, MAX_JOBS=jobs)
     import flashinfer
 
-    if flashinfer.__version__ != VERSION:
+    if flashinfer.__version__ not in VERSIONS:
         sys.exit(
-            f"this is for FlashInfer {VERSION}, not {flashinfer.__version__}: its sources are edited by their text"
+            f"this is for FlashInfer {' and '.join(VERSIONS)}, not {flashinfer.__version__}: its sources are edited "
+            "by their text"
         )
     for spec in [spec for part in arguments[1:] or PARTS for spec in PARTS[part]()]:
         began = time.monotonic()

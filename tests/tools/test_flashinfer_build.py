@@ -1,5 +1,6 @@
 """The build of FlashInfer for gpt-oss: which types and tiles are kept, and that other sources are not edited."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -87,3 +88,15 @@ def test_wrong_arguments_show_how_to_call_it(arguments, monkeypatch):
     monkeypatch.setattr("sys.argv", ["flashinfer_build.py", *arguments])
     with pytest.raises(SystemExit, match="FOLDER"):
         flashinfer_build.main()
+
+
+@pytest.mark.parametrize(("version", "is_taken"), [("0.7.2", True), ("0.7.2.post1", True), ("0.7.3", False)])
+def test_versions_whose_sources_were_read_are_taken(version, is_taken, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace(__version__=version))
+    monkeypatch.setitem(flashinfer_build.PARTS, "moe", list)
+    monkeypatch.setattr("sys.argv", ["flashinfer_build.py", str(tmp_path), "moe"])
+    if is_taken:
+        flashinfer_build.main()
+    else:
+        with pytest.raises(SystemExit, match=r"for FlashInfer 0\.7\.2 and 0\.7\.2\.post1, not 0\.7\.3"):
+            flashinfer_build.main()
