@@ -102,8 +102,8 @@ def main() -> None:
 
     if flashinfer.__version__ not in VERSIONS:
         sys.exit(
-            f"this is for FlashInfer {' and '.join(VERSIONS)}, not {flashinfer.__version__}: its sources are edited "
-            "by their text"
+            f"this is for FlashInfer {' and '.join(VERSIONS)}, not {flashinfer.__version__}: its sources are "
+            "edited by their text"
         )
     for spec in [spec for part in arguments[1:] or PARTS for spec in PARTS[part]()]:
         began = time.monotonic()
