@@ -15,6 +15,8 @@ from firesteel.kernels.libraries.flashinfer_experts import FlashinferExperts
 from firesteel.kernels.libraries.flashinfer_moe import KINDS, choose_profile, moe_ready, name_module
 from firesteel.kernels.libraries.package import find_flashinfer
 from firesteel.kernels.operands.weights import random_experts
+from firesteel.kernels.ops import moe_library
+from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 
 CPU = find_device("cpu")
 
@@ -70,11 +72,16 @@ def test_modules_are_named_as_the_library_names_them():
 
 
 def test_operands_that_the_library_cannot_take_are_refused():
-    x, ids, weights, _ = draw("bf16")
-    assert flashinfer_moe.refuse(x, ids, weights) is None
-    assert "bf16 tokens" in flashinfer_moe.refuse(x.float(), ids, weights)
-    assert "1 to 32768 tokens, not 0" in flashinfer_moe.refuse(x[:0], ids[:0], weights[:0])
-    assert "contiguous" in flashinfer_moe.refuse(x.mT.contiguous().mT, ids, weights)
+    x, ids, weights, experts = draw("bf16")
+    operands = MoeMatmulOperands(x=x, ids=ids, weights=weights, experts=experts, limit=7.0)
+
+    def refuse(**changes):
+        return moe_library.refuse_kind("bf16", replace(operands, **changes))
+
+    assert refuse() is None
+    assert "bf16 tokens" in refuse(x=x.float()) and "fp32 weights" in refuse(weights=weights.bfloat16())
+    assert "1 to 32768 tokens, not 0" in refuse(x=x[:0])
+    assert "contiguous" in refuse(x=x.mT.contiguous().mT)
 
 
 def test_call_has_padded_tokens_biases_and_the_three_numbers_of_swiglu(library):

@@ -29,7 +29,6 @@ from firesteel.kernels.op.op import Needs
 GPUS = {"bf16": "SM90 (Hopper)", "fp8": "SM90 (Hopper)", "mxfp8": "SM10x and SM12x (Blackwell)"}
 MAJORS = {"bf16": (9,), "fp8": (9,), "mxfp8": (10, 12)}
 KINDS = tuple(GPUS)
-MOST_TOKENS = 1 << 15
 TRIALS = 3  # timed calls of a tile, of which the shortest counts
 Profile = tuple[int, int]  # numbers of the tiles of both matmuls
 _profiles: dict[ProfileKey, Profile] = {}
@@ -63,17 +62,6 @@ def name_module(capability: tuple[int, int]) -> str:
     """Returns FlashInfer's name of the compiled module for a GPU."""
     major, minor = capability
     return f"fused_moe_{major}{0 if major == 12 else minor}"
-
-
-def refuse(x: Tensor, ids: Tensor, weights: Tensor) -> str | None:
-    """Returns why the library cannot take these operands, or None."""
-    if x.dtype != torch.bfloat16 or weights.dtype != torch.float32:
-        return f"takes bf16 tokens and fp32 weights, not {x.dtype} and {weights.dtype}"
-    if not 1 <= x.shape[0] <= MOST_TOKENS:
-        return f"is for 1 to {MOST_TOKENS} tokens, not {x.shape[0]}"
-    if not all(tensor.is_contiguous() for tensor in (x, ids, weights)):
-        return "takes contiguous tokens, ids and weights"
-    return None
 
 
 def run(x: Tensor, ids: Tensor, weights: Tensor, experts: FlashinferExperts, alpha: float, limit: float) -> Tensor:

@@ -12,6 +12,7 @@ from firesteel.kernels.libraries import flashinfer_moe, triton_kernels_moe
 from firesteel.kernels.libraries.flashinfer_experts import FlashinferExperts
 from firesteel.kernels.libraries.hopper_experts import HopperExperts
 from firesteel.kernels.libraries.orders import EXPERT_ORDERS, name_order
+from firesteel.kernels.libraries.tokens import refuse_tokens
 from firesteel.kernels.op.op import Pack
 from firesteel.kernels.op.tolerance import Tolerance, bf16
 from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
@@ -48,7 +49,7 @@ def refuse_kind(kind: str, operands: MoeMatmulOperands) -> str | None:
     if why := _refuse(operands, f"flashinfer:{kind}", "mxfp8" if kind == "mxfp8" else "bf16"):
         return why
     assert isinstance(operands.experts, FlashinferExperts)
-    return flashinfer_moe.refuse(operands.x, operands.ids, operands.weights)
+    return refuse_tokens(operands.x, operands.ids, operands.weights)
 
 
 def _refuse(operands: MoeMatmulOperands, name: str, activation: str) -> str | None:
