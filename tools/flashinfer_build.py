@@ -5,8 +5,8 @@ python tools/flashinfer_build.py FOLDER [moe] [attention] [quantizer] [--jobs N]
 FlashInfer compiles a module at its first call: 248 files for the experts, 10 for each of four attention variants.
 This leaves out the types and tiles that gpt-oss does not use, and writes FOLDER/NAME/NAME.so, which FlashInfer
 loads instead of compiling if FOLDER is `data/aot` of its package. Tiles that were left out raise when they are
-chosen; masks other than the causal one end the process. Needs the package flashinfer-python 0.7.2, nvcc, ninja and
-the headers of cuRAND. A file of four matmuls takes about three minutes of a core and 9 GB.
+chosen; masks other than the causal one end the process. Needs the package flashinfer-python 0.7.2 or 0.7.2.post1,
+nvcc, ninja and the headers of cuRAND. A file of four matmuls takes about three minutes of a core and 9 GB.
 """
 
 from __future__ import annotations
@@ -22,25 +22,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-VERSION = "0.7.2"
+VERSIONS = ("0.7.2", "0.7.2.post1")  # their sources of these modules are the same
 TARGET = "9.0a"
 PER_FILE = 4  # matmuls: a file costs as much as three of them
 HEAD_DIM = 64
 ONE, ROWS, TOKENS = (1, 1, 1), (2, 1, 1), (1, 2, 1)  # clusters: alone, two strips of weights, two of tokens
-# Rows of weights, tokens and columns of a tile -> clusters. FlashInfer sizes its workspace with 128x64x256.
+WORKSPACE_TILE = (128, 64, 256)  # by which FlashInfer sizes its workspace; it does not run
+# Rows of weights, tokens and columns of a tile -> clusters. gpt-oss has 2944 columns, which 256 does not divide.
 TILES = {
-    (128, 64, 256): (ONE,),
+    WORKSPACE_TILE: (ONE,),
+    (64, 16, 128): (ONE,),
+    (64, 32, 128): (ONE,),
+    (64, 64, 128): (ONE,),
     (128, 16, 128): (ONE,),
-    (128, 16, 256): (ONE,),
-    (64, 16, 256): (ONE,),
     (128, 32, 128): (ONE,),
-    (128, 32, 256): (ONE,),
     (128, 64, 128): (ONE,),
     (128, 128, 128): (ONE, ROWS, TOKENS),
     (128, 256, 128): (ONE, ROWS),
     (256, 128, 128): (ONE, TOKENS),
-    (64, 16, 512): (ONE,),
-    (64, 64, 256): (ONE,),
 }
 SMALL_TOKENS = (8, 16, 32, 40, 64)  # of the kernels of one warpgroup, which are for FP8 activations
 RUNNERS = ("__nv_bfloat16, kernels::Fp4Type", "__nv_fp8_e4m3, kernels::Fp4Type, true, false")
@@ -101,9 +100,10 @@ def main() -> None:
     os.environ.update(FLASHINFER_CUDA_ARCH_LIST=TARGET, MAX_JOBS=jobs)
     import flashinfer
 
-    if flashinfer.__version__ != VERSION:
+    if flashinfer.__version__ not in VERSIONS:
         sys.exit(
-            f"this is for FlashInfer {VERSION}, not {flashinfer.__version__}: its sources are edited by their text"
+            f"this is for FlashInfer {' and '.join(VERSIONS)}, not {flashinfer.__version__}: its sources are "
+            "edited by their text"
         )
     for spec in [spec for part in arguments[1:] or PARTS for spec in PARTS[part]()]:
         began = time.monotonic()

@@ -166,4 +166,9 @@ def test_measurement_without_figures_shows_the_reason():
         [*shown, "500000.0", "100", "0.20", "50.0 %", "read", "1.23"],
         [*shown, *[""] * 4, "refused: [x] too many", ""],
     ]
-    assert "read 200 GB/s, matrix 2.0 TFLOP/s in bfloat16" in lines[-1]
+    assert "read 200 GB/s, matrix 2.0 TFLOP/s in bfloat16" in lines[-1] and "host plan" not in "".join(lines)
+    planned = OpOutcome(**names, figures=replace(figures, plan_s=0.000123))
+    cells, lines = rows(bench_table([outcomes[0], planned], ceilings, "a GPU"))
+    assert [row[-1] for row in cells] == ["", "123"] and "host plan is not in us" in " ".join(
+        "".join(lines).split()
+    )

@@ -8,10 +8,17 @@ import pytest
 from firesteel.config import resolve
 from firesteel.device import find_device
 from firesteel.engine import library_needs
-from firesteel.engine.library_needs import check_capture, check_expert_order, experts_bytes, order_experts
+from firesteel.engine.library_needs import (
+    check_capture,
+    check_dense_order,
+    check_expert_order,
+    experts_bytes,
+    order_experts,
+)
 from firesteel.errors import UserError
 from firesteel.kernels.operands.weights import Experts
 from firesteel.kernels.ops.attention import attention
+from firesteel.kernels.ops.linear import linear
 from firesteel.model.spec import PRESETS
 from firesteel.model.synthetic import synthetic_weights
 from tests.measure.ops.small_model import TINY
@@ -71,3 +78,12 @@ def test_library_that_plans_on_the_host_is_refused_with_cuda_graphs(cuda_graphs)
             check("flashinfer:fa3", gpu)
     else:
         check("flashinfer:fa3", gpu)
+
+
+def test_dense_weights_in_the_order_of_a_library_are_refused():
+    def check(name):
+        check_dense_order(SimpleNamespace(linear=SimpleNamespace(candidates=[linear.implementations[name]])))
+
+    check("triton:gemm")
+    with pytest.raises(UserError, match=r"linear=flashinfer reads dense weights in an order of its own.*verify"):
+        check("flashinfer")

@@ -1,5 +1,6 @@
 """The build of FlashInfer for gpt-oss: which types and tiles are kept, and that other sources are not edited."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -59,12 +60,21 @@ def test_tile_by_which_the_workspace_is_sized_is_kept():
     assert flashinfer_build.is_chosen(make_operation((128, 64, 256)))
 
 
+def test_all_other_tiles_fit_the_weights_of_gpt_oss():
+    """2944 columns, and 5888 or 2944 rows: FlashInfer passes over tiles that do not divide them."""
+    tiles = set(flashinfer_build.TILES) - {flashinfer_build.WORKSPACE_TILE}
+    assert all(5888 % rows == 0 and 2944 % columns == 0 for rows, _, columns in tiles)
+    for rows in (5888, 2944):
+        assert {tokens for tile_rows, tokens, _ in tiles if rows % tile_rows == 0} == {16, 32, 64, 128, 256}
+
+
 @pytest.mark.parametrize(
     "operation",
     [
         make_operation((128, 64, 256), cluster=(2, 2, 1)),
         make_operation((128, 64, 256), schedule="Pingpong"),
-        make_operation((64, 16, 256)),
+        make_operation((64, 16, 128)),
+        make_operation((64, 16, 256), schedule="Pingpong"),
         make_operation((128, 128, 512), schedule="Pingpong"),
         make_operation((128, 16, 128), schedule="Pingpong", kind="single_warpgroup_prefill"),
     ],
@@ -78,3 +88,15 @@ def test_wrong_arguments_show_how_to_call_it(arguments, monkeypatch):
     monkeypatch.setattr("sys.argv", ["flashinfer_build.py", *arguments])
     with pytest.raises(SystemExit, match="FOLDER"):
         flashinfer_build.main()
+
+
+@pytest.mark.parametrize(("version", "is_taken"), [("0.7.2", True), ("0.7.2.post1", True), ("0.7.3", False)])
+def test_versions_whose_sources_were_read_are_taken(version, is_taken, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace(__version__=version))
+    monkeypatch.setitem(flashinfer_build.PARTS, "moe", list)
+    monkeypatch.setattr("sys.argv", ["flashinfer_build.py", str(tmp_path), "moe"])
+    if is_taken:
+        flashinfer_build.main()
+    else:
+        with pytest.raises(SystemExit, match=r"for FlashInfer 0\.7\.2 and 0\.7\.2\.post1, not 0\.7\.3"):
+            flashinfer_build.main()

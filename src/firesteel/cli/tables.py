@@ -244,11 +244,14 @@ def check_table(checks: Sequence[Check], device_name: str) -> Table:
 
 def bench_table(outcomes: Sequence[OpOutcome], ceilings: Ceilings, device_name: str) -> Table:
     headings = ("op", "part", "M", "implementation", "activations", "us", "GB/s", "TFLOP/s", "share", "of")
-    table = new_table(*headings, "first call, s")
+    has_plans = any(outcome.figures is not None and outcome.figures.plan_s is not None for outcome in outcomes)
+    table = new_table(*headings, "first call, s", *["host plan, us"] * has_plans)
     table.title = f"ops at the model's shapes on {device_name}, cold cache"
     table.caption = (
         f"share of the ceilings measured in this run: read {ceilings.read.rate:.0f} GB/s, "
         f"matrix {ceilings.matrix.rate:.1f} TFLOP/s in {ceilings.matrix_type}; first calls may compile"
+        + "; a host plan is not in us"
+        * has_plans
     )
     for outcome in outcomes:
         names = (outcome.op, Text(outcome.part), str(outcome.m), outcome.implementation, outcome.activation)
@@ -264,6 +267,7 @@ def bench_table(outcomes: Sequence[OpOutcome], ceilings: Ceilings, device_name: 
             f"{100 * figures.share:.1f} %",
             figures.bound,
             f"{figures.first_call_s:.2f}",
+            *["" if figures.plan_s is None else f"{figures.plan_s * 1e6:.0f}"] * has_plans,
         )
     return table
 

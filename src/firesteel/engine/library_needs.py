@@ -38,6 +38,16 @@ def check_expert_order(spec: ModelSpec, kernels: Kernels, *, is_fused: bool) -> 
     )
 
 
+def check_dense_order(kernels: Kernels) -> None:
+    """Raises if linear reads dense weights in an order of its own, which the engine does not hold."""
+    chosen = kernels.linear.candidates[0]
+    if chosen.pack is not None:
+        raise UserError(
+            f"linear={chosen.name} reads dense weights in an order of its own, and the engine holds them in the "
+            "checkpoint's: leave it out of --kernels; firesteel verify and firesteel bench ops run it"
+        )
+
+
 def check_capture(kernels: Kernels, config: KernelConfig, device: DeviceSpec) -> None:
     """Raises if steps would be captured in CUDA graphs with an implementation that cannot be."""
     chosen = kernels.attention.candidates[0]

@@ -16,7 +16,7 @@ from firesteel.device.cores import choose_threads, count_cores
 from firesteel.engine.cache.kv_scales import find_scales
 from firesteel.engine.engine import Engine
 from firesteel.engine.invariance import check_invariance
-from firesteel.engine.library_needs import check_capture, check_expert_order, order_experts
+from firesteel.engine.library_needs import check_capture, check_dense_order, check_expert_order, order_experts
 from firesteel.engine.preparation import prepare
 from firesteel.engine.step.step_store import FusedOps
 from firesteel.errors import KernelError, UserError
@@ -129,6 +129,7 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
     kernels = choose_kernels(device, config)
     fused = choose_fused(device, config, kernels.ledger, spec.mxfp4_layers)
     check_expert_order(spec, kernels, is_fused=fused is not None)
+    check_dense_order(kernels)
     check_capture(kernels, config.kernels, device)
     return Settled(
         spec=spec,

@@ -17,7 +17,7 @@ from firesteel.device import DeviceSpec, find_device
 from firesteel.engine.cache.kv_cache import find_dtype
 from firesteel.engine.cache.kv_scales import find_scales
 from firesteel.engine.invariance import check_invariance
-from firesteel.engine.library_needs import check_capture, check_expert_order, order_experts
+from firesteel.engine.library_needs import check_capture, check_dense_order, check_expert_order, order_experts
 from firesteel.engine.load import LOAD_WORKERS, choose_fused, choose_kernels
 from firesteel.engine.step.step_store import FusedOps
 from firesteel.kernels.tiles.tuned import NONE, load_tuned, use_options
@@ -64,6 +64,7 @@ def assemble(vllm_config: Any, *, rank: int, num_ranks: int, add: Callable[[Tens
     kernels = choose_kernels(device, config)
     fused = choose_fused(device, config, kernels.ledger, held.mxfp4_layers)
     check_expert_order(held, kernels, is_fused=fused is not None)
+    check_dense_order(kernels)
     check_capture(kernels, config.kernels, device)
     model = GptOss(
         held,

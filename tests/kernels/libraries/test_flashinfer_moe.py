@@ -15,6 +15,8 @@ from firesteel.kernels.libraries.flashinfer_experts import FlashinferExperts
 from firesteel.kernels.libraries.flashinfer_moe import KINDS, choose_profile, moe_ready, name_module
 from firesteel.kernels.libraries.package import find_flashinfer
 from firesteel.kernels.operands.weights import random_experts
+from firesteel.kernels.ops import moe_library
+from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 
 CPU = find_device("cpu")
 
@@ -39,7 +41,7 @@ def library(monkeypatch):
 
     package = SimpleNamespace(fused_moe=SimpleNamespace(cutlass_fused_moe=run), mxfp8_quantize=quantize)
     monkeypatch.setattr(flashinfer_moe, "import_flashinfer", lambda: package)
-    monkeypatch.setattr(flashinfer_moe, "count_tiles", lambda experts, active: (range(1), range(1, 2)))
+    monkeypatch.setattr(flashinfer_moe, "list_tiles", lambda experts, active: ([0], [1]))
     monkeypatch.setattr(flashinfer_moe, "_time", lambda call, profile: 0.0)
     monkeypatch.setattr(flashinfer_moe, "_profiles", {})
     flashinfer_moe._fill.cache_clear()
@@ -70,11 +72,16 @@ def test_modules_are_named_as_the_library_names_them():
 
 
 def test_operands_that_the_library_cannot_take_are_refused():
-    x, ids, weights, _ = draw("bf16")
-    assert flashinfer_moe.refuse(x, ids, weights) is None
-    assert "bf16 tokens" in flashinfer_moe.refuse(x.float(), ids, weights)
-    assert "1 to 32768 tokens, not 0" in flashinfer_moe.refuse(x[:0], ids[:0], weights[:0])
-    assert "contiguous" in flashinfer_moe.refuse(x.mT.contiguous().mT, ids, weights)
+    x, ids, weights, experts = draw("bf16")
+    operands = MoeMatmulOperands(x=x, ids=ids, weights=weights, experts=experts, limit=7.0)
+
+    def refuse(**changes):
+        return moe_library.refuse_kind("bf16", replace(operands, **changes))
+
+    assert refuse() is None
+    assert "bf16 tokens" in refuse(x=x.float()) and "fp32 weights" in refuse(weights=weights.bfloat16())
+    assert "1 to 32768 tokens, not 0" in refuse(x=x[:0])
+    assert "contiguous" in refuse(x=x.mT.contiguous().mT)
 
 
 def test_call_has_padded_tokens_biases_and_the_three_numbers_of_swiglu(library):
@@ -139,15 +146,86 @@ def test_fastest_tiles_of_those_that_run_are_chosen(monkeypatch):
             raise RuntimeError("left out")
 
     monkeypatch.setattr(flashinfer_moe, "_time", lambda call, profile: times[profile[0]] + times[profile[1]])
-    assert choose_profile(call, range(3), range(3, 6)) == (2, 3)
+    assert choose_profile(call, [0, 1, 2], [3, 5]) == (2, 3)
 
 
-def test_library_without_a_tile_that_runs_is_an_error():
+def test_matmuls_may_have_no_tile_in_common(monkeypatch):
+    """Of the second matmul only tile 5 fits, which was not built for the first, where it is tile 1."""
+
+    def call(profile):
+        if profile[0] == 1:
+            raise RuntimeError("left out")
+
+    monkeypatch.setattr(flashinfer_moe, "_time", lambda call, profile: 0.0)
+    assert choose_profile(call, [1, 2], [5]) == (2, 5)
+
+
+@pytest.mark.parametrize(("first", "why"), [([0, 1], "left out of the build"), ([], "none fits these sizes")])
+def test_library_without_a_tile_that_runs_is_an_error(first, why):
     def call(profile):
         raise RuntimeError("left out of the build")
 
-    with pytest.raises(KernelError, match="left out of the build"):
-        choose_profile(call, range(2), range(2, 4))
+    with pytest.raises(KernelError, match=why):
+        choose_profile(call, first, [2, 3])
+
+
+def test_error_of_the_gpu_names_the_tiles_and_is_not_taken_for_a_tile_that_was_not_built():
+    def call(profile):
+        raise torch.AcceleratorError("an illegal memory access was encountered")
+
+    with pytest.raises(KernelError, match=r"tiles \(0, 2\) .* illegal memory access"):
+        choose_profile(call, [0, 1], [2, 3])
+
+
+class Runner:
+    """A stand-in for the library's runner: three tiles of a matmul, of 128, 256 and 64 columns."""
+
+    columns = (128, 256, 64, 128, 256, 64)
+
+    def __init__(self):
+        self.asked = []
+
+    def get_valid_tactics_for_shape(self, matmul, rows, columns):
+        self.asked.append((matmul, rows, columns))
+        mine = range(3) if matmul == 1 else range(3, 6)
+        return [tile for tile in mine if columns % self.columns[tile] == 0]
+
+    def get_tactic_occupancy(self, tile):
+        return int(self.columns[tile] > 64)  # not for this GPU
+
+
+@pytest.mark.parametrize(
+    ("kind", "types", "flags"),
+    [
+        ("bf16", (torch.bfloat16, torch.uint8), (True, False, False)),
+        ("fp8", (torch.bfloat16, torch.uint8), (True, False, True)),
+        ("mxfp8", (torch.float8_e4m3fn, torch.int64), (False, True, False)),
+    ],
+)
+def test_only_tiles_that_fit_the_weights_run(monkeypatch, kind, types, flags):
+    """The library does not check tiles that it is told to use: others read behind the weights."""
+    runner = Runner()
+    key = (*types, torch.bfloat16, False, flags[0], flags[1], False, False, flags[2])
+    module = SimpleNamespace(MoERunner=SimpleNamespace(runner_dict={key: runner}))
+    core = SimpleNamespace(get_cutlass_fused_moe_module=lambda name: module)
+    ran = []
+
+    def run(*args, output, profile_ids, **options):
+        ran.append(profile_ids)
+
+    moe = SimpleNamespace(
+        core=core,
+        cutlass_fused_moe=run,
+        cutlass_fused_moe_workspace_size=lambda *sizes, **options: None,
+    )
+    quantize = lambda x, swizzled, alignment: (x.to(torch.float8_e4m3fn), None)  # noqa: E731
+    package = SimpleNamespace(fused_moe=moe, mxfp8_quantize=quantize)
+    monkeypatch.setattr(flashinfer_moe, "import_flashinfer", lambda: package)
+    monkeypatch.setattr(flashinfer_moe, "_time", lambda call, profile: call(profile).numel())
+    monkeypatch.setattr(flashinfer_moe, "_profiles", {})
+    flashinfer_moe.run(*draw(kind), 1.702, 7.0)
+    assert runner.asked == [(1, 512, 128), (2, 128, 256)]
+    assert {up for up, _ in ran} == {0} and {down for _, down in ran} == {3, 4}
 
 
 def test_nothing_is_launched_while_kernels_are_compiled_ahead(library, monkeypatch):

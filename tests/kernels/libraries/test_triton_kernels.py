@@ -98,3 +98,13 @@ def test_ledger_names_the_kernels_the_version_and_the_place(monkeypatch):
     lines = {(launch.kernel, launch.tile, launch.artefact): count for launch, count in entry.launches.items()}
     library = "triton_kernels 1.0 at FOLDER"
     assert lines == {("_matmul_ogs_a", library, "c0de"): 2, ("_topk", library, "_topk 78"): 1}
+
+
+def test_package_that_cannot_be_imported_leaves_nothing_behind(tmp_path, monkeypatch):
+    (tmp_path / "__init__.py").write_text("raise ImportError('needs a newer Triton')", encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "triton_kernels", raising=False)
+    package = LibraryPackage("triton_kernels", "1.0", tmp_path)
+    for _ in range(2):
+        with pytest.raises(ImportError, match="needs a newer Triton"):
+            triton_kernels._import_from(package)
+    assert "triton_kernels" not in sys.modules

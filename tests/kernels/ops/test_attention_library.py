@@ -75,6 +75,16 @@ def test_rows_of_no_request_are_zero_and_calls_without_queries_plan_nothing():
     assert not attention_library.run("fa3", empty).any()
 
 
+def test_calls_of_other_lengths_can_be_planned_before_they_are_launched():
+    plan = attention.implementations["flashinfer:fa3"].plan
+    calls = [TAKEN[label].args[0] for label in ("prefill full", "decode full")]
+    shorter = replace(calls[1], kv_lens=(calls[1].kv_lens - 3).clamp(min=1))
+    launches = [plan(operands)() for operands in (*calls, shorter)]
+    for operands, launch in zip((*calls, shorter), launches, strict=True):
+        for _ in range(2):
+            assert torch.equal(launch(), attention.reference(operands))
+
+
 def test_calls_that_the_library_cannot_take_are_refused():
     (operands,), refuse = TAKEN["decode full"].args, attention_library.refuse
     assert refuse(operands) is None

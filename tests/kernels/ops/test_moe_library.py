@@ -1,5 +1,6 @@
 """Experts by kernel libraries: calls are refused by order, activation and tile; sets of weights are packed once."""
 
+import importlib
 from dataclasses import replace
 
 import pytest
@@ -8,10 +9,13 @@ import torch
 from firesteel.kernels.libraries.flashinfer_experts import FlashinferExperts
 from firesteel.kernels.libraries.flashinfer_moe import KINDS
 from firesteel.kernels.libraries.orders import EXPERT_ORDERS, name_order
+from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.operands.weights import random_experts
 from firesteel.kernels.ops import moe_library
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
+
+moe_module = importlib.import_module("firesteel.kernels.ops.moe_matmul")  # the package has the op by this name
 
 
 def draw(kind=None, activation="bf16"):
@@ -46,8 +50,33 @@ def test_our_kernels_refuse_the_order_of_a_library():
 
 def test_variants_that_round_more_have_a_tolerance_of_their_own():
     own = {name: way.tolerance for name, way in moe_matmul.implementations.items() if way.tolerance is not None}
-    assert list(own) == ["flashinfer:bf16", "flashinfer:fp8"] and "E4M3" in own["flashinfer:fp8"].why
+    assert list(own) == [f"flashinfer:{kind}" for kind in KINDS] and "E4M3" in own["flashinfer:fp8"].why
     assert moe_matmul.tolerance.rms < own["flashinfer:bf16"].rms < own["flashinfer:fp8"].rms
+
+
+def round_up(x, activation):
+    """Rounds to MXFP8 as FlashInfer does: no value of a group is beyond 448, the largest of E4M3."""
+    groups = x.unflatten(-1, (-1, 32))
+    scales = torch.exp2(torch.ceil(torch.log2(groups.abs().amax(-1, keepdim=True) / 448)))
+    return ((groups / scales).to(torch.float8_e4m3fn).float() * scales).flatten(-2)
+
+
+def test_scales_that_are_rounded_up_are_within_the_tolerance_of_mxfp8_only(monkeypatch):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(64, 256, generator=generator).bfloat16()
+    operands = replace(
+        draw(activation="mxfp8"),
+        x=x,
+        ids=torch.stack([torch.arange(64) % 4, (torch.arange(64) + 1) % 4], dim=1),
+        weights=torch.full((64, 2), 0.5),
+        experts=random_experts(4, 256, 256, generator),
+    )
+    expected = moe_matmul.reference(operands)
+    monkeypatch.setattr(moe_module, "round_activation", round_up)
+    actual = moe_matmul.reference(operands)
+    assert_close(actual=actual, expected=expected, tolerance=moe_library.TOLERANCES["mxfp8"])
+    with pytest.raises(AssertionError, match="rms"):
+        assert_close(actual=actual, expected=expected, tolerance=moe_matmul.tolerance)
 
 
 def test_every_library_implementation_has_an_order():

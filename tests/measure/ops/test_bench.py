@@ -60,6 +60,27 @@ def test_first_call_is_timed_apart_from_the_samples(monkeypatch):
     assert outcome.as_dict()["first_call_s"] == 1.0
 
 
+def test_host_plan_is_timed_apart_from_what_is_launched(monkeypatch):
+    """On a GPU; the clock moves a second each time it is read, and sessions are opened before."""
+    ran = []
+
+    def plan(operands):
+        ran.append("open")
+        return lambda: ran.append("plan") or (lambda: ran.append("launch"))
+
+    def time_calls(function, inputs, device, *, graph=True, **options):
+        for args in inputs:
+            function(*args)
+        return Timing(samples_s=(0.5,), calls=1, warmups=int(graph))
+
+    ticks = iter(range(100))
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: ran.append("clock") or float(next(ticks)))
+    monkeypatch.setattr(bench, "time_calls", time_calls)
+    timing, plan_s = bench._time_planned(plan, [(1,), (2,)], CPU)
+    assert ran == ["open", "open", "clock", "plan", "plan", "clock", "launch", "launch"]
+    assert plan_s == 0.5 and timing.warmups == 1  # captured
+
+
 def test_bytes_are_the_mean_over_the_rotation():
     (outcome,) = measured(rms_norm, ms=(3,))
     (workload,) = list_workloads(rms_norm, 3, "bf16", ModelShapes(TINY, CPU))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from firesteel.formats.group import SIZE
-from firesteel.kernels.call_key import Described
 from firesteel.kernels.libraries.flashinfer_order import (
     BLACKWELL_ROWS,
     HOPPER_ROWS,
@@ -18,17 +18,20 @@ from firesteel.kernels.libraries.flashinfer_order import (
     restore_codes,
     restore_scales,
 )
-from firesteel.kernels.operands.weights import Experts
+from firesteel.kernels.operands.weights import Experts, ExpertTensors
 
 PADDED = 128  # rows and columns of each matmul are a multiple of it
 UNIT = 127  # the scale of padding: 1
 MOST_SPAN = 11  # between the exponents of an expert's scales: E4M3 has room for that many above those of E2M1
 FOLDED = 2.0**5  # of a residual: the library multiplies by 2^6, and counts exponents from one below the least
 AT_ONCE = 8  # experts reordered together: bits are moved in words of 64
+# Rows of scales behind those of the last expert: where a CTA of a cluster of two has no rows of weights left, it
+# still reads the scales of the strip that would follow, of up to 256 rows.
+SPARE_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlashinferExperts(Described):
+class FlashinferExperts(ExpertTensors):
     """`kind` is what activations are rounded to: bf16 and fp8 on Hopper, mxfp8 on Blackwell.
 
     For fp8 the exponents of scales are folded into the codes before they are multiplied: a scale is its distance to
@@ -84,16 +87,6 @@ class FlashinferExperts(Described):
         )
 
     @property
-    def expert_bytes(self) -> int:
-        """The size of one expert."""
-        return self.nbytes // self.down_bias.shape[0]
-
-    @property
-    def nbytes(self) -> int:
-        values = (getattr(self, part.name) for part in fields(self))
-        return sum(value.nbytes for value in values if isinstance(value, Tensor))
-
-    @property
     def padded_hidden(self) -> int:
         return self.down_values.shape[1]
 
@@ -139,7 +132,15 @@ def _pack(codes: Tensor, scales: Tensor, kind: str, *, is_up: bool) -> tuple[Ten
     parts = [_pack_few(*few, kind, is_up) for few in zip(codes.split(AT_ONCE), scales.split(AT_ONCE), strict=True)]
     values, ordered, residuals = zip(*parts, strict=True)
     residual = torch.cat(residuals) if kind == "fp8" else None
-    return torch.cat(values), torch.cat(ordered), residual
+    return torch.cat(values), _join_scales(ordered, SPARE_ROWS * (2 * values[0].shape[2] // SIZE)), residual
+
+
+def _join_scales(parts: Sequence[Tensor], spare: int) -> Tensor:
+    """Joins the scales of experts, with some bytes to spare behind them in the same memory."""
+    shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+    size = math.prod(shape)
+    memory = torch.zeros(size + spare, dtype=torch.uint8, device=parts[0].device)
+    return torch.cat(list(parts), out=memory[:size].view(shape))
 
 
 def _pack_few(codes: Tensor, scales: Tensor, kind: str, is_up: bool) -> tuple[Tensor, Tensor, Tensor | None]:

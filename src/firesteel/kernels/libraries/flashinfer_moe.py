@@ -2,13 +2,15 @@
 
 For Hopper it multiplies MXFP4 weights with bf16 activations, or with E4M3 ones that have a scale per token
 ("Humming": exponents of scales are folded into the weights before the product); for Blackwell with MXFP8 ones. Its
-tiles are chosen by time, at the first call with about as many tokens.
+tiles are chosen by time, at the first call with about as many tokens, among those that fit: a tile whose columns do
+not divide those of the weights reads behind them.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +29,6 @@ from firesteel.kernels.op.op import Needs
 GPUS = {"bf16": "SM90 (Hopper)", "fp8": "SM90 (Hopper)", "mxfp8": "SM10x and SM12x (Blackwell)"}
 MAJORS = {"bf16": (9,), "fp8": (9,), "mxfp8": (10, 12)}
 KINDS = tuple(GPUS)
-MOST_TOKENS = 1 << 15
 TRIALS = 3  # timed calls of a tile, of which the shortest counts
 Profile = tuple[int, int]  # numbers of the tiles of both matmuls
 _profiles: dict[ProfileKey, Profile] = {}
@@ -63,17 +64,6 @@ def name_module(capability: tuple[int, int]) -> str:
     return f"fused_moe_{major}{0 if major == 12 else minor}"
 
 
-def refuse(x: Tensor, ids: Tensor, weights: Tensor) -> str | None:
-    """Returns why the library cannot take these operands, or None."""
-    if x.dtype != torch.bfloat16 or weights.dtype != torch.float32:
-        return f"takes bf16 tokens and fp32 weights, not {x.dtype} and {weights.dtype}"
-    if not 1 <= x.shape[0] <= MOST_TOKENS:
-        return f"is for 1 to {MOST_TOKENS} tokens, not {x.shape[0]}"
-    if not all(tensor.is_contiguous() for tensor in (x, ids, weights)):
-        return "takes contiguous tokens, ids and weights"
-    return None
-
-
 def run(x: Tensor, ids: Tensor, weights: Tensor, experts: FlashinferExperts, alpha: float, limit: float) -> Tensor:
     """Ids that are negative add nothing, as experts of another GPU would."""
     if current_ahead() is not None:
@@ -88,7 +78,7 @@ def run(x: Tensor, ids: Tensor, weights: Tensor, experts: FlashinferExperts, alp
                 f"moe_matmul=flashinfer:{experts.kind} chooses tiles by time, which a capture does not allow: call "
                 f"it once with {x.shape[0]} tokens before"
             )
-        _profiles[key] = choose_profile(call, *count_tiles(experts, ids.shape[1]))
+        _profiles[key] = choose_profile(call, *list_tiles(experts, ids.shape[1]))
     y = call(_profiles[key])
     name = name_module(find_capability(x.device) or (9, 0))
     note(Launch(name, str(find_flashinfer()), f"{name} {experts.kind}", None, is_library=True))
@@ -143,29 +133,65 @@ def prepare_call(
     return call
 
 
-def choose_profile(call: Callable[[Profile], Tensor], first: Iterable[int], second: Iterable[int]) -> Profile:
+def choose_profile(call: Callable[[Profile], Tensor], first: Sequence[int], second: Sequence[int]) -> Profile:
     """Returns the fastest tile of each matmul; tiles that raise, because they were not built, are left out."""
-    pairs, why = [], ""
-    for profile in zip(first, second, strict=True):
-        try:
-            call(profile)
-        except RuntimeError as error:
-            why = str(error)
-        else:
-            pairs.append(profile)
-    if not pairs:
+    # Both lists are mostly of the same tiles in the same order, so a pair of built ones is found early.
+    pairs = itertools.chain(zip(first, second, strict=False), itertools.product(first, second))
+    found = next((pair for pair in pairs if _runs(call, pair) is None), None)
+    if found is None:
+        why = _runs(call, (first[0], second[0])) if first and second else "none fits these sizes"
         raise KernelError(f"no tile of FlashInfer's matmuls runs here: {why}")
-    up = min((up for up, _ in pairs), key=lambda up: _time(call, (up, pairs[0][1])))
-    down = min((down for _, down in pairs), key=lambda down: _time(call, (up, down)))
-    return up, down
+    ups = [up for up in first if _runs(call, (up, found[1])) is None]
+    downs = [down for down in second if _runs(call, (found[0], down)) is None]
+    up = min(ups, key=lambda up: _time(call, (up, found[1])))
+    return up, min(downs, key=lambda down: _time(call, (up, down)))
 
 
-def count_tiles(experts: FlashinferExperts, active: int) -> tuple[range, range]:
-    """Returns the numbers of the tiles of both matmuls, which the library lists in the same order."""
+def _runs(call: Callable[[Profile], Tensor], profile: Profile) -> str | None:
+    """Returns why the library does not launch these tiles, or None once they have run."""
+    try:
+        call(profile)
+        synchronize()
+    except torch.AcceleratorError as error:
+        raise KernelError(
+            f"tiles {profile} of FlashInfer's matmuls ended with an error of the GPU, and this process cannot use "
+            f"the GPU any more: {error}"
+        ) from error
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def synchronize() -> None:
+    """Waits for the GPU, if there is one: an error of a kernel is raised here, not at a later call."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def list_tiles(experts: FlashinferExperts, active: int) -> tuple[list[int], list[int]]:
+    """Returns the numbers of the tiles of both matmuls that fit the sizes of the weights.
+
+    The library checks no tile that it is told to use. On Hopper one whose columns do not divide the weights' reads
+    codes and scales of the next row, and of the last expert's last row what lies behind the weights.
+    """
+    runner = find_runner(experts, active)
+    first, second = (
+        [
+            tile
+            for tile in runner.get_valid_tactics_for_shape(matmul, values.shape[1], 2 * values.shape[2])
+            if runner.get_tactic_occupancy(tile) > 0
+        ]
+        for matmul, values in ((1, experts.gate_up_values), (2, experts.down_values))
+    )
+    return first, second
+
+
+def find_runner(experts: FlashinferExperts, active: int) -> Any:
+    """Returns the part of the library that knows the tiles of both matmuls."""
     library, is_mxfp8, is_fp8 = import_flashinfer(), experts.kind == "mxfp8", experts.kind == "fp8"
     types = (torch.float8_e4m3fn, torch.int64) if is_mxfp8 else (torch.bfloat16, torch.uint8)
     num_experts, columns = experts.down_bias.shape
-    library.fused_moe.cutlass_fused_moe_workspace_size(  # makes the runner, which knows the tiles
+    library.fused_moe.cutlass_fused_moe_workspace_size(  # makes it
         *(1, columns, 2 * experts.down_values.shape[2], num_experts, active),
         x_dtype=types[0],
         weight_dtype=types[1],
@@ -177,11 +203,8 @@ def count_tiles(experts: FlashinferExperts, active: int) -> tuple[range, range]:
     )
     capability = find_capability(experts.down_bias.device) or (0, 0)
     module = library.fused_moe.core.get_cutlass_fused_moe_module("".join(map(str, capability)))
-    runner = module.MoERunner.runner_dict[
-        *types, torch.bfloat16, False, not is_mxfp8, is_mxfp8, False, False, is_fp8
-    ]
-    ups, downs = runner.get_gemm1_tactic_count(), runner.get_gemm2_tactic_count()
-    return range(ups), range(ups, ups + downs)
+    flags = (False, not is_mxfp8, is_mxfp8, False, False, is_fp8)
+    return module.MoERunner.runner_dict[*types, torch.bfloat16, *flags]
 
 
 def _time(call: Callable[[Profile], Tensor], profile: Profile) -> float:

@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from firesteel.formats.group import SIZE
-from firesteel.kernels.call_key import Described
 from firesteel.kernels.libraries.triton_kernels import import_library
-from firesteel.kernels.operands.weights import Experts
+from firesteel.kernels.operands.weights import Experts, ExpertTensors
 
 SCALE_GROUPS = 4  # the library reads scales of four groups at a time and does not mask them: vLLM #47303
 NUM_WARPS = 8  # of a CTA; the order of the scales depends on it
@@ -21,7 +20,7 @@ AT_ONCE = 8  # experts reordered together: the library widens codes to 32 bits o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HopperExperts(Described):
+class HopperExperts(ExpertTensors):
     """Values and scales as HopperMXValueLayout and HopperMXScaleLayout order them; biases in fp32.
 
     K and N are the input and output sizes of a matmul: H and 2I of gate_up, I and H of down.
@@ -62,16 +61,6 @@ class HopperExperts(Described):
             down_scales=_restore_scales(self.down_scales, *down),
             down_bias=self.down_bias.bfloat16(),
         )
-
-    @property
-    def expert_bytes(self) -> int:
-        """The size of one expert."""
-        return self.nbytes // self.down_bias.shape[0]
-
-    @property
-    def nbytes(self) -> int:
-        values = (getattr(self, part.name) for part in fields(self))
-        return sum(value.nbytes for value in values if isinstance(value, Tensor))
 
     def wrap(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
         """Returns the library's tensor and precision of gate_up and of down."""

@@ -90,7 +90,11 @@ def _import_from(package: LibraryPackage) -> None:
         raise KernelError(f"{package} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules["triton_kernels"] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules["triton_kernels"]  # a second try must not find a half-made package
+        raise
 
 
 def pack_bits(ids: Tensor, num_experts: int) -> Tensor:

@@ -10,24 +10,20 @@ from torch import Tensor
 
 from firesteel.kernels.ahead import current_ahead
 from firesteel.kernels.libraries.hopper_experts import HopperExperts
+from firesteel.kernels.libraries.tokens import refuse_tokens
 from firesteel.kernels.libraries.triton_kernels import import_library, noting_launches, route
 
 LEAST_ROWS = 256  # of a matmul: with fewer, the library takes tiles that its order of the scales does not fit
-MOST_TOKENS = 1 << 15  # so that the pairs of a tile are numbered in 16 bits
 
 
 def refuse(x: Tensor, ids: Tensor, weights: Tensor, experts: HopperExperts) -> str | None:
     """Returns why the library cannot take these operands, or None."""
-    if x.dtype != torch.bfloat16 or weights.dtype != torch.float32:
-        return f"takes bf16 tokens and fp32 weights, not {x.dtype} and {weights.dtype}"
-    if not 1 <= x.shape[0] <= MOST_TOKENS:
-        return f"is for 1 to {MOST_TOKENS} tokens, not {x.shape[0]}"
+    if why := refuse_tokens(x, ids, weights):
+        return why
     if min(experts.hidden, 2 * experts.inter) < LEAST_ROWS:
         return f"wants at least {LEAST_ROWS} rows in each matmul, not {2 * experts.inter} and {experts.hidden}"
     if ids.shape[1] & (ids.shape[1] - 1):
         return f"takes a power of two of experts for each token, not {ids.shape[1]}"
-    if not all(tensor.is_contiguous() for tensor in (x, ids, weights)):
-        return "takes contiguous tokens, ids and weights"
     return None
 
 

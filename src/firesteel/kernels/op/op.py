@@ -51,6 +51,9 @@ class Implementation(Generic[P, R]):
     tolerance: Tolerance | None = None  # its own, if it rounds what the op does not
     # Every row has the same bits whatever the other rows and their number: one order of summation for all calls.
     is_row_invariant: bool = False
+    # Opens a session for a call; what it returns does the host's part, and returns the rest, which can be captured:
+    # benchmarks time both apart.
+    plan: Callable[P, Callable[[], Callable[[], R]]] | None = None
 
 
 def _rounds_activations(reference: Callable[..., Any]) -> bool:
@@ -120,10 +123,11 @@ class Op(Generic[P, R]):
         can_capture: bool = True,
         tolerance: Tolerance | None = None,
         is_row_invariant: bool = False,
+        plan: Callable[P, Callable[[], Callable[[], R]]] | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def add(function: Callable[P, R]) -> Callable[P, R]:
             self.implementations[name] = Implementation(
-                name, function, needs, accepts, reads_fed, pack, can_capture, tolerance, is_row_invariant
+                name, function, needs, accepts, reads_fed, pack, can_capture, tolerance, is_row_invariant, plan
             )
             return function
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -30,8 +31,20 @@ class Mxfp4Weight(Described):
         return self.codes.nbytes + self.scales.nbytes
 
 
+class ExpertTensors(Described):
+    """Base of the experts of one layer in any order: the first axis of every tensor is that of the experts."""
+
+    __slots__ = ()
+
+    @property
+    def expert_bytes(self) -> int:
+        """The size of one expert."""
+        values = (getattr(self, part.name) for part in fields(cast(Any, self)))
+        return sum(int(value[0].nbytes) for value in values if isinstance(value, Tensor))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experts(Described):
+class Experts(ExpertTensors):
     """The experts of one layer, values and scales as in the checkpoint."""
 
     gate_up_codes: Tensor  # [E, 2I, H/2] uint8
@@ -40,11 +53,6 @@ class Experts(Described):
     down_codes: Tensor  # [E, H, I/2] uint8
     down_scales: Tensor  # [E, H, I/32] uint8
     down_bias: Tensor  # [E, H] bf16
-
-    @property
-    def expert_bytes(self) -> int:
-        """The size of one expert."""
-        return sum(int(getattr(self, part.name)[0].nbytes) for part in fields(self))
 
 
 def weight_parts(weight: Tensor | Mxfp4Weight) -> tuple[Tensor, Tensor | None]:

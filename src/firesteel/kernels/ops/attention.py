@@ -241,6 +241,7 @@ for backend in ("fa3", "fa2"):
         needs=flashinfer_ready(backend),
         accepts=attention_library.refuse,
         can_capture=False,
+        plan=functools.partial(attention_library.plan, backend),
     )(functools.partial(attention_library.run, backend))
 attention.refused_names["trtllm"] = (
     "is a function of FlashInfer that is not an implementation: flashinfer:fa3 and flashinfer:fa2 are"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from firesteel.errors import KernelError
 from firesteel.kernels.ahead import current_ahead
-from firesteel.kernels.libraries.flashinfer import AttentionShape, cut_pages, find_session
+from firesteel.kernels.libraries.flashinfer import AttentionSession, AttentionShape, cut_pages, find_session
 from firesteel.kernels.ops.attention_operands import AttentionOperands
 
 DIM = 64  # of the heads: the name of a compiled module leaves it out, so that two sizes could be mistaken
@@ -29,27 +32,46 @@ def refuse(operands: AttentionOperands) -> str | None:
 
 def run(backend: str, operands: AttentionOperands) -> Tensor:
     """Waits for the lengths, plans if they are new, and computes the rows that belong to requests."""
-    q, k_pages = operands.q, operands.k_pages
-    y = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+    q = operands.q
     if current_ahead() is not None:
-        return y  # lengths are not known before a step
+        return torch.zeros(q.shape, dtype=q.dtype, device=q.device)  # lengths are not known before a step
     if q.is_cuda and torch.cuda.is_current_stream_capturing():
         raise KernelError(
             "attention=flashinfer reads lengths on the host and cannot be part of a CUDA graph: add --enforce-eager"
         )
+    return _plan(operands, find_session(_find_shape(operands, backend)))()
+
+
+def plan(backend: str, operands: AttentionOperands) -> Callable[[], Callable[[], Tensor]]:
+    """Opens a session for this call, so that several calls can be planned before they are launched."""
+    return functools.partial(_plan, operands, AttentionSession(_find_shape(operands, backend)))
+
+
+def _find_shape(operands: AttentionOperands, backend: str) -> AttentionShape:
+    q, k_pages = operands.q, operands.k_pages
+    return AttentionShape(
+        backend, q.shape[1], k_pages.shape[1], q.shape[2], k_pages.shape[2], operands.window, q.device
+    )
+
+
+def _plan(operands: AttentionOperands, session: AttentionSession) -> Callable[[], Tensor]:
+    """Waits for the lengths and plans if they are new to the session; what it returns only launches."""
+    q, k_pages = operands.q, operands.k_pages
+    y = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     starts, lens = operands.query_starts.tolist(), operands.kv_lens.tolist()
     cut = cut_pages(starts, lens, k_pages.shape[2], operands.window)
     num_rows = cut.query_starts[-1]
     if not num_rows:
-        return y
-    shape = AttentionShape(
-        backend, q.shape[1], k_pages.shape[1], q.shape[2], k_pages.shape[2], operands.window, q.device
-    )
+        return lambda: y
     scale = operands.scale * operands.key_scale
-    session = find_session(shape)
     session.plan(cut, operands.page_table, scale)
-    session.run(q[:num_rows], (k_pages, operands.v_pages), make_sinks(operands), scale, y[:num_rows])
-    return y
+    sinks = make_sinks(operands)
+
+    def launch() -> Tensor:
+        session.run(q[:num_rows], (k_pages, operands.v_pages), sinks, scale, y[:num_rows])
+        return y
+
+    return launch
 
 
 def make_sinks(operands: AttentionOperands) -> Tensor:

@@ -20,6 +20,8 @@ from firesteel.device import find_capability
 from firesteel.formats import mxfp4
 from firesteel.kernels.fixed_rows import multiply, on_cpu
 from firesteel.kernels.invariant_tiles import dense_tile, multiply_dense, multiply_packed
+from firesteel.kernels.libraries import linear_library
+from firesteel.kernels.libraries.flashinfer_linear import FlashinferWeight, linear_ready
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import capability, define_op
 from firesteel.kernels.op.operands import TiledOperands
@@ -36,6 +38,7 @@ from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 
 ROWS_AT_ONCE = 16384  # bounds the fp32 copy of lm_head's 201088 rows
 CUBLAS_TOKENS = 128  # from this many on, cublas is faster on an H200
+OTHER_ORDER = "reads the weight in the checkpoint's order, not in that of a library"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,7 @@ class LinearOperands(TiledOperands):
     """`activation` (what x is rounded to) and `tile` apply to MXFP4 weights only."""
 
     x: Tensor  # [T, N]
-    weight: Tensor | Mxfp4Weight  # [M, N] bf16 or MXFP4
+    weight: Tensor | Mxfp4Weight | FlashinferWeight  # [M, N] bf16 or MXFP4
     bias: Tensor | None = None  # [M] bf16
     fed: Fed | None = (
         None  # x as rms_norm_fed stored it for an MXFP4 weight; else `triton` stores it, to the same bits
@@ -59,7 +62,7 @@ def _bytes(operands: LinearOperands) -> int:
 def _reference_accepts(operands: LinearOperands) -> str | None:
     if operands.tile != AUTO:
         return f"has no tiles, and {operands.tile} is pinned"
-    return None if isinstance(operands.weight, Mxfp4Weight) else _needs_mxfp4(operands)
+    return _needs_mxfp4(operands) if isinstance(operands.weight, Tensor) else None
 
 
 def _needs_mxfp4(operands: LinearOperands) -> str | None:
@@ -95,8 +98,10 @@ def linear(operands: LinearOperands) -> Tensor:
     return (y if bias is None else y + bias.float()).to(x.dtype)
 
 
-def _wide_rows(weight: Tensor | Mxfp4Weight) -> Iterator[Tensor]:
+def _wide_rows(weight: Tensor | Mxfp4Weight | FlashinferWeight) -> Iterator[Tensor]:
     """Yields the weight in fp32, ROWS_AT_ONCE rows at a time."""
+    if isinstance(weight, FlashinferWeight):
+        weight = weight.unpack()
     if isinstance(weight, Mxfp4Weight):
         pairs = zip(weight.codes.split(ROWS_AT_ONCE), weight.scales.split(ROWS_AT_ONCE), strict=True)
         yield from (mxfp4.dequantize(codes, scales) for codes, scales in pairs)
@@ -106,6 +111,8 @@ def _wide_rows(weight: Tensor | Mxfp4Weight) -> Iterator[Tensor]:
 
 def _accepts(operands: LinearOperands) -> str | None:
     x, weight = operands.x, operands.weight
+    if isinstance(weight, FlashinferWeight):
+        return OTHER_ORDER
     if isinstance(weight, Mxfp4Weight):
         return _refuse_mxfp4(operands, weight)
     if why := _needs_mxfp4(operands):
@@ -165,6 +172,7 @@ def triton_gemm(operands: LinearOperands) -> Tensor:
     x, weight = operands.x, operands.weight
     if isinstance(weight, Mxfp4Weight):
         return _run_mxfp4(operands, weight)
+    assert isinstance(weight, Tensor)
     from firesteel.kernels.triton.linear import launch_tiles
 
     y = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
@@ -174,7 +182,7 @@ def triton_gemm(operands: LinearOperands) -> Tensor:
 
 def _accepts_many(operands: LinearOperands) -> str | None:
     x = operands.x
-    if isinstance(operands.weight, Mxfp4Weight):
+    if not isinstance(operands.weight, Tensor):
         return "is for bf16 weights, these are MXFP4"
     if x.dtype != torch.bfloat16:
         return f"multiplies bf16 by bf16, not {x.dtype}"
@@ -209,6 +217,7 @@ def _accepts_invariant(operands: LinearOperands) -> str | None:
 def triton_invariant(operands: LinearOperands) -> Tensor:
     """Multiplies any number of tokens with the one tile of the weight."""
     x, weight, bias = operands.x, operands.weight, operands.bias
+    assert not isinstance(weight, FlashinferWeight)
     if isinstance(weight, Mxfp4Weight):
         return multiply_packed(x, operands.fed, weight, bias, operands.activation)
     y = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
@@ -222,6 +231,15 @@ def torch_invariant(operands: LinearOperands) -> Tensor:
     wide = round_activation(x.float(), operands.activation)
     y = torch.cat([multiply(wide, rows) for rows in _wide_rows(operands.weight)], dim=-1)
     return (y if bias is None else y + bias.float()).to(x.dtype)
+
+
+linear.implementation(
+    "flashinfer",
+    needs=linear_ready,
+    accepts=linear_library.refuse,
+    pack=linear_library.reorder,
+    tolerance=linear_library.TOLERANCE,
+)(linear_library.run)
 
 
 def _run_mxfp4(operands: LinearOperands, weight: Mxfp4Weight) -> Tensor:

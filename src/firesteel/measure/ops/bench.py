@@ -147,7 +147,10 @@ def _figures(
     if device.is_cuda:
         torch.cuda.reset_peak_memory_stats(device.torch_device)
     first_call_s = _time_first(implementation, inputs[0], device)
-    timing = _time(implementation, inputs, device)
+    if implementation.plan is not None and device.is_cuda:
+        timing, plan_s = _time_planned(implementation.plan, inputs, device)
+    else:
+        timing, plan_s = _time(implementation, inputs, device), None
     moved = [workload.op.bytes(*args) for args in inputs]
     return Figures(
         timing=timing,
@@ -158,6 +161,7 @@ def _figures(
         matrix_tflop_s=ceilings.matrix.rate,
         peak_memory_bytes=peak_memory_bytes(device),
         first_call_s=first_call_s,
+        plan_s=plan_s,
     )
 
 
@@ -206,6 +210,25 @@ def _time(implementation: Implementation[Any, Any], inputs: list[tuple[Any, ...]
         rounds=rounds,
         graph=not is_reference and implementation.can_capture,
     )
+
+
+def _time_planned(
+    plan: Callable[..., Callable[[], Callable[[], Any]]], inputs: list[tuple[Any, ...]], device: DeviceSpec
+) -> tuple[Timing, float]:
+    """Returns the timing of what is launched, captured, and the mean seconds in which the host plans a call."""
+    planners = [plan(*args) for args in inputs]
+    start = time.perf_counter()
+    launches = [(planner(),) for planner in planners]
+    plan_s = (time.perf_counter() - start) / len(inputs)
+    timing = time_calls(
+        lambda launch: launch(),
+        launches,
+        device,
+        samples=SAMPLES[True],
+        warmups=WARMUPS[True],
+        rounds=-(-LEAST_CALLS // len(inputs)),
+    )
+    return timing, plan_s
 
 
 def draw_inputs(workload: OpWorkload, device: DeviceSpec) -> list[tuple[Any, ...]]:

@@ -49,6 +49,7 @@ class Figures:
     first_call_s: float = (
         0.0  # of the first call with these shapes: compiles, loads and chooses tiles, if it has to
     )
+    plan_s: float | None = None  # of the host's part of a call, timed apart, if the implementation has one
 
     @property
     def median_s(self) -> float:
@@ -107,6 +108,7 @@ class OpOutcome:
                 "matrix_tflop_s": figures.matrix_tflop_s,
                 "rotation_bytes": figures.rotation_bytes,
                 "first_call_s": figures.first_call_s,
+                "plan_s": figures.plan_s,
             }
         return fields
 
