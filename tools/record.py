@@ -36,6 +36,7 @@ COMMANDS = {
         f"{STEP} --engine --batch 1,8,16,32,64 --context 512 --steps 400 --temperature 1"
         f" --kernel-cache-dir {COLD}/cuda",
     ),
+    "h200-loop-many": (f"{STEP} --engine --batch 128,256 --context 512 --steps 200 --temperature 1",),
     "h200-prefill": ("bench prefill --synthetic gpt-oss-120b --tokens 20,100,500,2048,8192,20000",),
     "h200-workload": ("bench workload --synthetic gpt-oss-120b --max-model-len 16384",),
     "h200-ops": (
@@ -54,6 +55,7 @@ COMMANDS = {
         "bench speculate --synthetic gpt-oss-120b --requests 1,2 --rows 8 --context 2048 --steps 50",
     ),
 }
+NOT_YET = ("h200-loop-many",)  # folders that no run has made so far; their cells of the tables are blank
 
 
 def main() -> None:
