@@ -89,7 +89,11 @@ def mixed_table(measured: Iterable[MixedFigures]) -> str:
                 row[figures.engine] = choose(value, row.get(figures.engine, value))
     shapes = {"output tok/s": "{:,.0f}"}
     cells = [
-        [workload, label, *(shapes.get(label, "{:,.1f}").format(row[e]) if e in row else "" for e in ENGINES)]
+        [
+            workload,
+            label,
+            *(shapes.get(label, "{:,.1f}").format(row[engine]) if engine in row else "" for engine in ENGINES),
+        ]
         for (workload, label), row in rows.items()
     ]
     table = format_table(["requests", "", *ENGINES], cells)

@@ -16,8 +16,8 @@ LOOP_MANY = RECORDS / "h200-loop-many"
 WORKLOAD = RECORDS / "h200-workload"
 OLD_REQUESTS = """
 
-These records are of requests that an earlier revision drew. `firesteel bench workload` now sends those that vLLM was
-measured with: others of the same kind, with which firesteel has not been measured yet."""
+These records are of requests that an earlier revision drew. `firesteel bench workload` now sends those that vLLM
+was measured with: others of the same kind, with which firesteel has not been measured yet."""
 
 
 def read_decode(folder: Path = DECODE) -> list[Record]:

@@ -57,13 +57,13 @@ def test_first_pass_is_cold_and_the_last_one_warm(tmp_path):
     for number, rate in ((1, 100.0), (2, 900.0), (3, 910.0)):
         save(tmp_path, "vllm", number, rate)
     save(tmp_path, "vllm+firesteel", 1, 2000.0)
-    read = {(one.engine, one.output_tok_s) for one in mixed._read_passes(tmp_path)}
+    read = {(figures.engine, figures.output_tok_s) for figures in mixed._read_passes(tmp_path)}
     assert read == {(COLD, 100.0), (WARM, 910.0)}
 
 
 @pytest.mark.parametrize("is_old", [True, False])
 def test_records_of_other_requests_are_marked(is_old, tmp_path):
-    record = next(one for one in steps.read_workload() if one.parameters["kind"] == "closed")
+    record = next(record for record in steps.read_workload() if record.parameters["kind"] == "closed")
     named = {} if is_old else {"request_digest": "0"}
     record = replace(record, parameters={**record.parameters, **named})
     assert ("of requests that an earlier revision drew" in steps.workload_table([record])) is is_old
