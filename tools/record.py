@@ -42,6 +42,10 @@ COMMANDS = {
     "h200-ops": (
         "bench ops --no-plot --m 1,8,32,64,512,2048,8192 " + " ".join(f"--op {name}" for name in OPS.split()),
     ),
+    "h200-attention": (
+        "bench ops --no-plot --op attention --m 512,1024,2048 --implementation triton:decode"
+        " --implementation triton:prefill --implementation triton:mixed",
+    ),
     "h200-agreement": (
         "bench agreement --device cuda",
         "bench agreement --synthetic gpt-oss-120b --max-model-len 4096 --requests 8 --prompt-tokens 256"
@@ -55,7 +59,10 @@ COMMANDS = {
         "bench speculate --synthetic gpt-oss-120b --requests 1,2 --rows 8 --context 2048 --steps 50",
     ),
 }
-NOT_YET = ("h200-loop-many",)  # folders that no run has made so far; their cells of the tables are blank
+NOT_YET = (
+    "h200-loop-many",
+    "h200-attention",
+)  # folders that no run has made so far; their cells of the tables are blank
 
 
 def main() -> None:
