@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from comparison_chart import write_chart
-from tables import cpu, ops, peers, quality, speculate, steps, vllm
+from tables import cpu, mixed, ops, peers, quality, speculate, steps, vllm
 from tables.records import ROOT
 
 DOCS = ROOT / "docs"
@@ -25,6 +25,7 @@ def list_pages() -> dict[Path, dict[str, str]]:
             "loop": steps.loop_table(steps.read_loop()),
             "prefill": steps.prefill_table(steps.read_prefill()),
             "workload": steps.workload_table(steps.read_workload()),
+            "mixed": mixed.mixed_table(mixed.read_mixed()),
             "ops": ops.ops_table(ops.read_ops()),
             "engine": cpu.engine_table(cpu.read_engines()),
             "frontend": cpu.frontend_table(cpu.read_frontend()),

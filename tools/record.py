@@ -36,10 +36,15 @@ COMMANDS = {
         f"{STEP} --engine --batch 1,8,16,32,64 --context 512 --steps 400 --temperature 1"
         f" --kernel-cache-dir {COLD}/cuda",
     ),
+    "h200-loop-many": (f"{STEP} --engine --batch 128,256 --context 512 --steps 200 --temperature 1",),
     "h200-prefill": ("bench prefill --synthetic gpt-oss-120b --tokens 20,100,500,2048,8192,20000",),
     "h200-workload": ("bench workload --synthetic gpt-oss-120b --max-model-len 16384",),
     "h200-ops": (
         "bench ops --no-plot --m 1,8,32,64,512,2048,8192 " + " ".join(f"--op {name}" for name in OPS.split()),
+    ),
+    "h200-attention": (
+        "bench ops --no-plot --op attention --m 512,1024,2048 --implementation triton:decode"
+        " --implementation triton:prefill --implementation triton:mixed",
     ),
     "h200-agreement": (
         "bench agreement --device cuda",
@@ -54,6 +59,10 @@ COMMANDS = {
         "bench speculate --synthetic gpt-oss-120b --requests 1,2 --rows 8 --context 2048 --steps 50",
     ),
 }
+NOT_YET = (
+    "h200-loop-many",
+    "h200-attention",
+)  # folders that no run has made so far; their cells of the tables are blank
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from firesteel.measure.record import Record
 from tables.records import RECORDS, format_table, read
-from tables.steps import DECODE, LOOP, PREFILL
+from tables.steps import DECODE, LOOP, LOOP_MANY, PREFILL, read_loop
 from tables.vllm import VLLM
 
 PEERS = RECORDS / "peers"
@@ -19,8 +19,9 @@ MODEL = "gpt-oss-120b"
 OURS, PLUGIN = "firesteel", "vLLM 0.26.0 + firesteel"
 STOCK, SGLANG, LLAMACPP = "vLLM 0.26.0", "SGLang 0.5.17", "llama.cpp (a)"
 ENGINES = (OURS, PLUGIN, STOCK, SGLANG, LLAMACPP)
-DECODED = (1, 8, 32, 64)  # requests in flight
+DECODED = (1, 8, 32, 64, 128, 256)  # requests in flight
 PROMPTS = (20, 100, 500, 2048, 8192, 20000)  # tokens
+QUICK_LEAVES_OUT = ("64 requests", "128 requests", "256 requests", "of 20 ", "of 500 ")
 CONTEXT = 2048  # of one request that decodes
 
 
@@ -52,7 +53,7 @@ def _read_ours() -> Iterator[Speed]:
     for record in read(DECODE, "decode-batch-1-*.json"):
         if _is_as_shipped(record) and record.parameters["context"] == CONTEXT:
             yield Speed(OURS, record.parameters["tok_s"], requests=1)
-    for record in read(LOOP, "engine-decode-*.json"):
+    for record in read_loop():
         if record.parameters["batch"] > 1:
             yield Speed(OURS, record.parameters["tok_s"], requests=record.parameters["batch"])
     for record in read(PREFILL, "engine-prefill-*.json"):
@@ -96,7 +97,7 @@ def _read_line(engine: str, line: dict[str, Any]) -> Iterator[Speed]:
 
 
 def peers_table() -> str:
-    """Returns a row per measurement and a column per engine; the best figure of a row is bold."""
+    """Returns a row per measurement and a column per engine; the best of several figures in a row is bold."""
     speeds = read_speeds()
     rows = [
         [_name_decode(requests), *_cells(speeds.get(("requests", requests), {}), "{:,.0f}", max)]
@@ -114,17 +115,18 @@ def _name_decode(requests: int) -> str:
 
 
 def _cells(row: dict[str, float], shape: str, choose: Any) -> list[str]:
-    best = choose(row.values(), default=None)
-    texts = {engine: shape.format(value) for engine, value in row.items()}
-    return [f"**{texts[engine]}**" if row.get(engine) == best else texts.get(engine, "") for engine in ENGINES]
+    best = {choose(row.values())} if len(row) > 1 else set()
+    texts = {
+        engine: f"**{shape}**".format(value) if value in best else shape.format(value)
+        for engine, value in row.items()
+    }
+    return [texts.get(engine, "") for engine in ENGINES]
 
 
 def quick_table() -> str:
     """Returns the README's table: one, eight and thirty-two requests, and the first token of four prompts."""
     return "\n".join(
-        line
-        for line in peers_table().splitlines()
-        if not any(word in line for word in ("64 requests", "of 20 ", "of 500 "))
+        line for line in peers_table().splitlines() if not any(word in line for word in QUICK_LEAVES_OUT)
     )
 
 
@@ -140,4 +142,4 @@ def starts_table() -> str:
 
 def find_folders() -> list[Path]:
     """Returns the folders of records behind the comparison."""
-    return [DECODE, LOOP, PREFILL, VLLM, PEERS]
+    return [DECODE, LOOP, LOOP_MANY, PREFILL, VLLM, PEERS]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from firesteel.measure.record import Record
 from tables.records import RECORDS, format_table, read
@@ -10,7 +12,12 @@ from tables.records import RECORDS, format_table, read
 DECODE = RECORDS / "h200-decode"
 LOOP = RECORDS / "h200-loop"
 PREFILL = RECORDS / "h200-prefill"
+LOOP_MANY = RECORDS / "h200-loop-many"
 WORKLOAD = RECORDS / "h200-workload"
+OLD_REQUESTS = """
+
+These records are of requests that an earlier revision drew. `firesteel bench workload` now sends those that vLLM
+was measured with: others of the same kind, with which firesteel has not been measured yet."""
 
 
 def read_decode(folder: Path = DECODE) -> list[Record]:
@@ -55,8 +62,9 @@ def decode_table(records: list[Record]) -> str:
     return format_table(heads, map(row, records))
 
 
-def read_loop(folder: Path = LOOP) -> list[Record]:
-    return sorted(read(folder, "engine-decode-*.json"), key=lambda record: record.parameters["batch"])
+def read_loop(folders: Iterable[Path] = (LOOP, LOOP_MANY)) -> list[Record]:
+    records = [record for folder in folders for record in read(folder, "engine-decode-*.json")]
+    return sorted(records, key=lambda record: record.parameters["batch"])
 
 
 def loop_table(records: list[Record]) -> str:
@@ -107,18 +115,23 @@ def read_workload(folder: Path = WORKLOAD) -> list[Record]:
     return sorted(read(folder, "workload-*.json"), key=place)
 
 
-def workload_table(records: list[Record]) -> str:
+def name_workload(facts: Mapping[str, Any]) -> str:
     words = {
         "turns": "chat turn, {new} new tokens after {context} cached",
         "closed": "closed loop, {in_flight} in flight",
         "open": "{rate} requests per second",
     }
+    return words[facts["kind"]].format(**facts)
+
+
+def workload_table(records: list[Record]) -> str:
+    """Returns a row per workload, and a note if records do not name their requests: those are other ones."""
 
     def row(record: Record) -> list[object]:
         parameters = record.parameters
         first, gap = parameters["first_token_ms"], parameters["gap_ms"]
         return [
-            words[parameters["kind"]].format(**parameters),
+            name_workload(parameters),
             f"{first['p50']:.1f}",
             f"{first['p99']:.1f}",
             f"{gap['p50']:.1f}",
@@ -128,4 +141,5 @@ def workload_table(records: list[Record]) -> str:
         ]
 
     heads = ["requests", "first token ms", "p99", "gap ms", "p99", "output tok/s", "late compilations and captures"]
-    return format_table(heads, map(row, records))
+    is_old = any("request_digest" not in record.parameters for record in records)
+    return format_table(heads, map(row, records)) + OLD_REQUESTS * is_old

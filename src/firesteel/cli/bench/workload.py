@@ -39,6 +39,7 @@ def bench_workload(
 ) -> None:
     """Chat turns behind a cached prefix, a closed loop, and Poisson arrivals: first tokens, gaps and tokens/s."""
     from firesteel.cli.bench.model import check_context, check_pages, find_context, open_model
+    from firesteel.measure.loop.mixed_requests import MixedRequests
     from firesteel.measure.loop.workload import Workload, WorkloadSweep, record
 
     sweep = WorkloadSweep(
@@ -51,12 +52,12 @@ def bench_workload(
     if not len(sweep):
         raise UserError("no workload is left: give --turns with --new, --closed or --rates")
     config = resolve({"prepare": True, **settings}).config
-    most = Workload(vocab_size=1, scale=scale).scaled(sweep.most_tokens()) + 8
+    most = MixedRequests(vocab_size=1, scale=scale).scaled(sweep.most_tokens()) + 8
     check_context(find_context(config, synthetic), most)
     check_folder(out)
     name, loaded = open_model(config, synthetic)
     check_pages(loaded.engine, most)
-    workload = Workload(vocab_size=loaded.spec.vocab_size, scale=scale)
+    workload = Workload(MixedRequests(vocab_size=loaded.spec.vocab_size, scale=scale))
     measured = []
     with progress_bar("measuring") as report_progress, settled_heap():
         for done, figures in enumerate(sweep.run(loaded.engine, workload), start=1):

@@ -49,6 +49,9 @@ from firesteel.kernels.ops.attention_tiles import (
     cut_invariant,
     cut_prefill,
 )
+from firesteel.kernels.ops.mixed.code import list_device_code
+from firesteel.kernels.ops.mixed.cut import cut_whole
+from firesteel.kernels.ops.mixed.launch import attend_mixed
 from firesteel.kernels.tiles.launch import launch_kernel, power_of_two
 
 QUERIES_AT_ONCE = 128  # bounds the score matrix of a long prompt
@@ -69,7 +72,11 @@ def _bytes(operands: AttentionOperands) -> int:
     bytes=_bytes,
     tolerance=bf16(ulps=2, why="probabilities may be rounded to bf16 before the product"),
     keeps_choice=True,
-    profile=OpProfile(ATTENTION, reads="attention", kernels={"attend": "attention", "merge": ""}),
+    profile=OpProfile(
+        ATTENTION,
+        reads="attention",
+        kernels={"attend": "attention", "merge": "", "attend_mixed": "attention", "merge_tiles": ""},
+    ),
     rows=Rows(count=count_rows, keep=keep_rows, results=lambda operands, result: [result[: count_rows(operands)]]),
 )
 def attention(operands: AttentionOperands) -> Tensor:
@@ -128,6 +135,14 @@ def triton_decode(operands: AttentionOperands) -> Tensor:
 @attention.implementation("triton:prefill", needs=triton_ready(), accepts=_refuse)
 def triton_prefill(operands: AttentionOperands) -> Tensor:
     return launch(cut_prefill, operands)
+
+
+@attention.implementation("triton:mixed", needs=triton_ready(), accepts=_refuse)
+def triton_mixed(operands: AttentionOperands) -> Tensor:
+    """Splits keys by the real lengths. A window needs no splits: its layers run as `triton:prefill` without any."""
+    if operands.window is not None:
+        return launch(cut_whole, operands)
+    return attend_mixed(operands)
 
 
 @attention.implementation("triton:invariant", needs=triton_ready(), accepts=_refuse, is_row_invariant=True)
@@ -284,6 +299,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
             yield _attend_code(f"triton:prefill {seen}, fp8-pages", prefill, window, torch.float8_e4m3fn)
             yield _attend_code(f"triton:decode {seen}, fp8-pages", decode, window, torch.float8_e4m3fn)
         yield _attend_code(f"triton:invariant {seen}", cut_invariant(replace(real, window=window)), window)
+    yield from list_device_code(capability, real)
     yield _attend_code("triton:decode full, 1 request", cut_decode(alone), None)
     yield _merge_code("triton:decode merge", cut_decode(real).splits)
     yield _merge_code("triton:decode merge, 1 request", cut_decode(alone).splits)

@@ -15,6 +15,9 @@ from firesteel.kernels.operands.shapes import MOST_DECODED, PAGE_SIZE, ModelShap
 
 CONTEXTS = (2048, 8192)  # tokens that a decoded request of a workload holds
 SHORTEST_PROMPT = 64  # tokens
+MIXED_TOKENS = (512, 1024, 2048)  # of a step with a prompt beside decoding requests
+MIXED_CONTEXT = 16384  # tokens that a row of its page table has room for
+MIXED_ROOM = 255  # requests that such a step in a graph has room for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +130,7 @@ def _sample_operands(
 
 
 def list_workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
-    """Yields decoding of M requests with one query each, and the prefill of one prompt of M tokens."""
+    """Yields decoding of M requests with one query each, prefill of a prompt of M tokens, and both in one step."""
     spec = shapes.spec
     window = next((window for window in spec.windows if window is not None), None)
     contexts = [context for context in CONTEXTS if context <= spec.max_context] or [spec.max_context]
@@ -140,6 +143,47 @@ def list_workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[Wor
         yield _attend_part(shapes, "prefill full", 1, m, m, None)
         if window is not None:
             yield _attend_part(shapes, "prefill window", 1, m, m, window)
+    if m in MIXED_TOKENS and spec.max_context >= MIXED_CONTEXT:
+        yield _mixed_part(shapes, "prompt beside 31 x 1500", m, 31, 1500, None)
+        yield _mixed_part(shapes, "prompt beside 7 x 8000", m, 7, 8000, None)
+        if window is not None:
+            yield _mixed_part(shapes, "window prompt beside 31 x 1500", m, 31, 1500, window)
+
+
+def _mixed_part(
+    shapes: ModelShapes, label: str, tokens: int, requests: int, held: int, window: int | None
+) -> WorkloadPart:
+    """Returns a step of `tokens` tokens in a graph: `requests` that decode after `held` tokens, then a prompt.
+
+    As in a graph, there is room for more requests and page tables are wider than anybody needs.
+    """
+    spec, device = shapes.spec, shapes.device
+    prompt = tokens - requests
+    lens = [held] * requests + [prompt]
+    pages = [-(-count // PAGE_SIZE) for count in lens]
+    made = sum(pages)
+
+    def draw() -> tuple[AttentionOperands]:
+        table = torch.zeros(MIXED_ROOM, MIXED_CONTEXT // PAGE_SIZE, dtype=torch.int64, device=device)
+        for request, own in enumerate(shapes.permutation(made).split(pages)):
+            table[request, : len(own)] = own
+        idle = MIXED_ROOM - len(lens)
+        starts = [*range(requests + 1), *[tokens] * (idle + 1)]
+        operands = AttentionOperands(
+            q=shapes.normal(tokens, spec.num_heads, spec.head_dim),
+            k_pages=shapes.normal(made, spec.num_kv_heads, PAGE_SIZE, spec.head_dim),
+            v_pages=shapes.normal(made, spec.num_kv_heads, PAGE_SIZE, spec.head_dim),
+            page_table=table,
+            query_starts=torch.tensor(starts, device=device),
+            kv_lens=torch.tensor(lens + [0] * idle, device=device),
+            sinks=shapes.bias(spec.num_heads),
+            window=window,
+            scale=spec.head_dim**-0.5,
+        )
+        return (operands,)
+
+    seen = requests * min(held, window or held) + sum(min(number + 1, window or prompt) for number in range(prompt))
+    return WorkloadPart(label, 4.0 * seen * spec.q_size, made * PAGE_SIZE * shapes.token_bytes(), draw)
 
 
 def _attend_part(

@@ -1,15 +1,13 @@
 """Mixed workloads through an engine: chat turns behind a cached prefix, a closed loop and Poisson arrivals.
 
-Prompts and outputs have log-normal lengths as chats and agents send them (prompt median 545 tokens, output median
-122). The same seed gives the same requests, so that engines can be compared on them. Every output runs to its
-full length, with the most likely token at each step.
+Every output runs to its full length, with the most likely token at each step. Times count from before a request is
+submitted, or from when it was due.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,28 +16,24 @@ from typing import Any
 from firesteel.config import Config
 from firesteel.engine.load import Loaded
 from firesteel.errors import UserError
+from firesteel.measure.loop.mixed_requests import (
+    LEAST_SCALED_PROMPT,
+    MOST_TOKENS,
+    TURN_OUTPUT,
+    MixedRequests,
+    WorkloadRequest,
+    digest_requests,
+)
 from firesteel.measure.record import Record
 from firesteel.measure.tokens.runs import SEED, RunsRequests
 from firesteel.types import Request, SamplingParams
 
-LEAST_PROMPT, MOST_PROMPT = 20, 6000
-LEAST_OUTPUT, MOST_OUTPUT = 16, 400
-PROMPT_LOG_MEAN, PROMPT_LOG_DEVIATION = 6.3, 1.0
-OUTPUT_LOG_MEAN, OUTPUT_LOG_DEVIATION = 4.8, 0.6
-TURN_OUTPUT = 24  # tokens of an answer between two turns
-MOST_TOKENS = MOST_PROMPT + MOST_OUTPUT  # of a request of the closed and open loops
 TURNS, WARM_TURNS = 6, 2
+WARM_CLOSED = ((1, 2, 99), (4, 8, 98))  # in flight, requests and seed, before everything else
+TURN_SEEDS = (7, 8)  # of the warm-up and of the measured run
+WARM_CLOSED_SEED, CLOSED_SEED = 50, 100  # plus the requests in flight
+WARM_OPEN_SEED, OPEN_SEED = 200, 300  # plus the rate
 IDLE_S = 0.001  # between looks at the clock while nothing is in flight
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadRequest:
-    """A request of a workload; `arrival_s` counts from the start and is 0 in a closed loop."""
-
-    name: str
-    token_ids: Sequence[int]
-    num_output: int
-    arrival_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -51,6 +45,11 @@ class Timeline:
     token_ids: list[int] = field(default_factory=list)
     is_done: bool = False
 
+    @property
+    def ms_a_token(self) -> float:
+        """Time per token between the first and the last output."""
+        return 1e3 * (self.token_s[-1] - self.token_s[0]) / (len(self.token_ids) - 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFigures:
@@ -59,11 +58,13 @@ class WorkloadFigures:
     kind: str  # "turns", "closed" or "open"
     parameters: Mapping[str, float]
     num_requests: int
+    request_digest: str  # equal for equal requests; those of chat turns contain the engine's answers
     prompt_tokens: int
     output_tokens: int
     seconds: float
     first_token_ms: tuple[float, ...]
     gaps_ms: tuple[float, ...]
+    token_ms: tuple[float, ...]  # per request, the mean time per token after its first output
 
     @property
     def output_tok_s(self) -> float:
@@ -75,22 +76,26 @@ class WorkloadFigures:
             "kind": self.kind,
             **self.parameters,
             "requests": self.num_requests,
+            "request_digest": self.request_digest,
             "prompt_tokens": self.prompt_tokens,
             "output_tokens": self.output_tokens,
             "seconds": self.seconds,
             "output_tok_s": self.output_tok_s,
             "first_token_ms": summarise(self.first_token_ms),
             "gap_ms": summarise(self.gaps_ms),
+            "ms_a_token": summarise(self.token_ms),
         }
 
 
 def summarise(samples: Sequence[float]) -> dict[str, float] | None:
-    """Returns median, p99 and maximum, or None where there are no samples."""
+    """Returns quantiles, each one of the samples, and the maximum; None where there are no samples."""
     if not samples:
         return None
     ordered = sorted(samples)
-    p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
-    return {"p50": statistics.median(ordered), "p99": p99, "max": ordered[-1]}
+    quantiles = {
+        f"p{percent}": ordered[min(len(ordered) - 1, percent * len(ordered) // 100)] for percent in (50, 90, 99)
+    }
+    return {**quantiles, "max": ordered[-1]}
 
 
 class WorkloadMeter:
@@ -141,11 +146,13 @@ class WorkloadMeter:
             kind=kind,
             parameters=parameters,
             num_requests=len(jobs),
+            request_digest=digest_requests(jobs),
             prompt_tokens=sum(len(job.token_ids) for job in jobs),
             output_tokens=sum(len(timeline.token_ids) for timeline in timelines),
             seconds=seconds,
             first_token_ms=tuple(first),
             gaps_ms=tuple(gaps),
+            token_ms=tuple(timeline.ms_a_token for timeline in timelines if len(timeline.token_ids) > 1),
         )
 
 
@@ -156,7 +163,7 @@ class WorkloadSweep:
     contexts: tuple[int, ...]  # cached tokens before the chat turns
     new: tuple[int, ...]  # tokens per chat turn
     in_flight: tuple[int, ...]
-    rates: tuple[float, ...]  # requests per second
+    rates: tuple[int, ...]  # requests per second
     open_s: float
 
     def __len__(self) -> int:
@@ -165,19 +172,23 @@ class WorkloadSweep:
     def most_tokens(self) -> int:
         """Returns the tokens of the longest request."""
         turns = max(self.contexts, default=0) + (TURNS + 1) * (max(self.new, default=0) + TURN_OUTPUT)
-        return max(turns if self.contexts and self.new else 0, MOST_TOKENS if self.in_flight or self.rates else 0)
+        return max(turns, MOST_TOKENS)  # the warm-up is a closed loop in any case
 
     def run(self, engine: RunsRequests, workload: Workload) -> Iterator[WorkloadFigures]:
         """Runs each workload twice with different requests, and yields the figures of the second run."""
+        for in_flight, num_requests, seed in WARM_CLOSED:
+            workload.run_closed(engine, in_flight, num_requests, seed)
+        warm, measured = TURN_SEEDS
         for context, new in itertools.product(self.contexts, self.new):
-            workload.run_turns(engine, context, new, WARM_TURNS, SEED + 1)
-            yield workload.run_turns(engine, context, new, TURNS, SEED + 2)
+            workload.run_turns(engine, context, new, WARM_TURNS, warm)
+            yield workload.run_turns(engine, context, new, TURNS, measured)
         for in_flight in self.in_flight:
-            workload.run_closed(engine, in_flight, max(4, in_flight), SEED + 50 + in_flight)
-            yield workload.run_closed(engine, in_flight, max(8, 3 * in_flight), SEED + 1000 + in_flight)
+            workload.run_closed(engine, in_flight, max(4, in_flight), WARM_CLOSED_SEED + in_flight)
+            yield workload.run_closed(engine, in_flight, max(8, 3 * in_flight), CLOSED_SEED + in_flight)
         for rate in self.rates:
-            workload.run_open(engine, rate, max(self.open_s / 3, 2 / rate), SEED + 3)
-            yield workload.run_open(engine, rate, self.open_s, SEED + 4)
+            if warm_up := workload.requests.draw_open(rate, self.open_s / 3, WARM_OPEN_SEED + rate):
+                workload.run_arrivals(engine, rate, warm_up)
+            yield workload.run_open(engine, rate, self.open_s, OPEN_SEED + rate)
 
 
 def record(loaded: Loaded, config: Config, figures: WorkloadFigures, name: str) -> Record:
@@ -199,31 +210,15 @@ def record(loaded: Loaded, config: Config, figures: WorkloadFigures, name: str) 
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Workload:
-    """Draws jobs for a vocabulary; `scale` shortens every length, for a trial on a small model."""
+    """Sends requests to an engine, of one kind of workload at a time."""
 
-    vocab_size: int
-    scale: float = 1.0
-
-    def scaled(self, count: int, least: int = 1) -> int:
-        return max(least, int(count * self.scale))
-
-    def draw_ids(self, rng: random.Random, count: int) -> list[int]:
-        return [rng.randrange(self.vocab_size) for _ in range(count)]
-
-    def draw_job(self, rng: random.Random, name: str, arrival_s: float = 0.0) -> WorkloadRequest:
-        prompt = _draw_length(rng, PROMPT_LOG_MEAN, PROMPT_LOG_DEVIATION, LEAST_PROMPT, MOST_PROMPT)
-        output = _draw_length(rng, OUTPUT_LOG_MEAN, OUTPUT_LOG_DEVIATION, LEAST_OUTPUT, MOST_OUTPUT)
-        token_ids = self.draw_ids(rng, self.scaled(prompt, 4))
-        return WorkloadRequest(
-            name=name, token_ids=token_ids, num_output=self.scaled(output, 2), arrival_s=arrival_s
-        )
+    requests: MixedRequests
 
     def run_closed(self, engine: RunsRequests, in_flight: int, num_requests: int, seed: int) -> WorkloadFigures:
         """Keeps `in_flight` requests in flight until `num_requests` are done."""
-        rng, meter = random.Random(seed), WorkloadMeter(engine)
-        jobs = [self.draw_job(rng, f"closed-{in_flight}-{seed}-{number}") for number in range(num_requests)]
+        jobs, meter = self.requests.draw_closed(in_flight, num_requests, seed), WorkloadMeter(engine)
         pending, start = iter(jobs), meter.clock()
         while meter.num_done < num_requests:
             while meter.num_in_flight < in_flight and (job := next(pending, None)) is not None:
@@ -231,12 +226,16 @@ class Workload:
             meter.step()
         return meter.figures("closed", {"in_flight": in_flight}, jobs, meter.clock() - start)
 
-    def run_open(self, engine: RunsRequests, rate: float, seconds: float, seed: int) -> WorkloadFigures:
+    def run_open(self, engine: RunsRequests, rate: int, seconds: float, seed: int) -> WorkloadFigures:
         """Sends requests at random times for `seconds`, `rate` per second on average, and waits for all of them."""
-        rng, meter = random.Random(seed), WorkloadMeter(engine)
-        jobs = list(self._draw_arrivals(rng, rate, seconds, seed))
+        jobs = self.requests.draw_open(rate, seconds, seed)
         if not jobs:
             raise UserError(f"no request arrives within {seconds} s at {rate} per second: raise one of them")
+        return self.run_arrivals(engine, rate, jobs)
+
+    def run_arrivals(self, engine: RunsRequests, rate: int, jobs: Sequence[WorkloadRequest]) -> WorkloadFigures:
+        """Sends each request when it is due."""
+        meter = WorkloadMeter(engine)
         start, num_sent = meter.clock(), 0
         while meter.num_done < len(jobs):
             now = meter.clock() - start
@@ -252,31 +251,21 @@ class Workload:
     def run_turns(self, engine: RunsRequests, context: int, new: int, num_turns: int, seed: int) -> WorkloadFigures:
         """Runs one chat: a context, then turns of `new` tokens, each behind all tokens before it.
 
-        The first request fills the prefix cache and does not count.
+        The first request fills the prefix cache and does not count. Chats of one seed begin alike, so part of it
+        may be cached already.
         """
-        rng, meter = random.Random(seed), WorkloadMeter(engine)
-        token_ids = self.draw_ids(rng, self.scaled(context, 4))
+        drawn, rng, meter = self.requests, random.Random(seed), WorkloadMeter(engine)
+        token_ids = drawn.draw_ids(rng, drawn.scaled(context))
+        num_output = drawn.scaled(TURN_OUTPUT, LEAST_SCALED_PROMPT)
         jobs, start = [], meter.clock()
         for turn in range(num_turns + 1):
             name = f"turns-{context}-{new}-{seed}-{turn}"
-            job = WorkloadRequest(name=name, token_ids=token_ids, num_output=self.scaled(TURN_OUTPUT, 2))
+            job = WorkloadRequest(name=name, token_ids=token_ids, num_output=num_output)
             start = meter.clock() if turn == 1 else start
             meter.send(job)
             while meter.num_in_flight:
                 meter.step()
             jobs += [job] * bool(turn)
-            token_ids = token_ids + meter.timelines[name].token_ids + self.draw_ids(rng, self.scaled(new, 4))
-        parameters = {"context": self.scaled(context, 4), "new": self.scaled(new, 4)}
+            token_ids = token_ids + meter.timelines[name].token_ids + drawn.draw_ids(rng, drawn.scaled(new))
+        parameters = {"context": drawn.scaled(context), "new": drawn.scaled(new)}
         return meter.figures("turns", parameters, jobs, meter.clock() - start)
-
-    def _draw_arrivals(
-        self, rng: random.Random, rate: float, seconds: float, seed: int
-    ) -> Iterator[WorkloadRequest]:
-        arrival_s, number = rng.expovariate(rate), 0
-        while arrival_s < seconds:
-            yield self.draw_job(rng, f"open-{rate}-{seed}-{number}", arrival_s)
-            arrival_s, number = arrival_s + rng.expovariate(rate), number + 1
-
-
-def _draw_length(rng: random.Random, log_mean: float, log_deviation: float, least: int, most: int) -> int:
-    return min(most, max(least, int(rng.lognormvariate(log_mean, log_deviation))))

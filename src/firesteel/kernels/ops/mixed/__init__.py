@@ -1,0 +1,1 @@
+"""Attention of steps with prompts beside decoding requests: `attention=triton:mixed`."""

@@ -1,0 +1,59 @@
+"""The kernels of attention of prompts beside decoding requests, to be compiled for any GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from firesteel.kernels.op.device_code import DeviceCode
+from firesteel.kernels.ops.attention_tiles import Shapes
+from firesteel.kernels.ops.mixed.cut import MixedTiles, cut_mixed
+from firesteel.kernels.ops.mixed.launch import MERGE_WARPS, make_constants, make_page_constants
+
+
+def list_device_code(capability: tuple[int, int], shapes: Shapes) -> Iterator[DeviceCode]:
+    """Lists the kernels of a step of 1024 tokens with room for 255 requests, pages of 64."""
+    cut = cut_mixed(replace(shapes, num_queries=1024, num_requests=255))
+    yield _attend_code("triton:mixed", cut, torch.bfloat16)
+    if capability >= (8, 9):
+        yield _attend_code("triton:mixed, fp8-pages", cut, torch.float8_e4m3fn)
+    yield _merge_code("triton:mixed merge", cut)
+
+
+def _attend_code(variant: str, cut: MixedTiles, pages: torch.dtype) -> DeviceCode:
+    from firesteel.kernels.triton import attention_mixed as device
+
+    q, k_pages = torch.empty(1, 64, 64, dtype=torch.bfloat16), torch.empty(1, 8, 64, 64, dtype=pages)
+    page_type = "*bf16" if pages == torch.bfloat16 else "*fp8e4nv"
+    signature: dict[str, str] = {"y": "*bf16", "parts": "*fp32", "logs": "*fp32", "q": "*bf16"}
+    signature |= {"k_pages": page_type, "v_pages": page_type, "sinks": "*bf16"}
+    signature |= dict.fromkeys(("page_table", "query_starts", "kv_lens"), "*i64")
+    signature |= dict.fromkeys(("num_requests", "num_tokens", "table_stride"), "i32")
+    signature |= {"scale": "fp32", "value_scale": "fp32"}
+    return _make_code(
+        variant, device.attend_mixed, signature, cut, make_page_constants(cut, q, k_pages), cut.base.num_warps
+    )
+
+
+def _merge_code(variant: str, cut: MixedTiles) -> DeviceCode:
+    from firesteel.kernels.triton import attention_mixed as device
+
+    signature = {"y": "*bf16", "parts": "*fp32", "logs": "*fp32", "sinks": "*bf16", "value_scale": "fp32"}
+    signature |= {"query_starts": "*i64", "kv_lens": "*i64", "num_requests": "i32"}
+    return _make_code(variant, device.merge_tiles, signature, cut, {}, MERGE_WARPS)
+
+
+def _make_code(
+    variant: str, kernel: Any, signature: dict[str, str], cut: MixedTiles, more: dict[str, int], num_warps: int
+) -> DeviceCode:
+    return DeviceCode(
+        variant=variant,
+        kernel=kernel,
+        signature=signature,
+        constants=make_constants(cut, 8, 64) | more,
+        num_warps=num_warps,
+        num_stages=cut.base.num_stages,
+    )
