@@ -10,9 +10,9 @@ from firesteel.chat.tools import Tool
 from firesteel.errors import RequestError
 from firesteel.llm import LLM
 from firesteel.types import SamplingParams
+from tests.needed_packages import needs_packages
 
-jsonschema = pytest.importorskip("jsonschema")
-pytest.importorskip("llguidance")
+pytestmark = needs_packages("jsonschema", "llguidance")
 
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"]}
 CITY |= {"additionalProperties": False}
@@ -48,6 +48,12 @@ def ask(llm, question=QUESTION, params=LONG, **asked):
     return llm.chat([Message(role="user", content=question)], params, **asked)
 
 
+def validate(text, schema):
+    import jsonschema
+
+    jsonschema.validate(json.loads(text), schema)
+
+
 def test_turn_has_reasoning_and_content(kindling):
     answer = ask(kindling)
     assert answer.message.content == "The capital of France is Paris."
@@ -58,7 +64,7 @@ def test_turn_has_reasoning_and_content(kindling):
 def test_answer_follows_its_schema(kindling, schema):
     answer = ask(kindling, response_format=ResponseFormat(name="answer", schema=schema, strict=True))
     assert answer.finish_reason == "stop" and "Paris" in answer.message.reasoning
-    jsonschema.validate(json.loads(answer.message.content), schema)
+    validate(answer.message.content, schema)
 
 
 def test_json_object_format_gives_a_json_object(kindling):
@@ -73,7 +79,7 @@ def test_required_call_is_made_with_valid_arguments(kindling, choice):
     assert answer.finish_reason == "tool_calls" and answer.message.content == ""
     assert call.begin.name in ("get_weather", "get_time") and call.begin.call_id
     assert call.begin.name == choice.get("function", call.begin.name)
-    jsonschema.validate(json.loads(call.text), CITY)
+    validate(call.text, CITY)
 
 
 def test_forbidden_call_is_not_made(kindling):
@@ -112,4 +118,4 @@ def test_answers_on_a_gpu_follow_their_schema():
     for schema in (CITY, PLACE, LIST):
         answer = ask(llm, response_format=ResponseFormat(name="answer", schema=schema, strict=True))
         assert answer.finish_reason == "stop"
-        jsonschema.validate(json.loads(answer.message.content), schema)
+        validate(answer.message.content, schema)

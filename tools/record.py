@@ -1,12 +1,15 @@
 """Renews the records of a GPU and the README's tables: `make records` on a machine with an H200.
 
-python tools/record.py [FOLDER ...]          # all folders below, or the named ones
+python tools/record.py [--into RECORDS] [FOLDER ...]          # all folders below, or the named ones
 
-A folder's records are replaced when all of its commands are done; if one fails, they stay as they are.
+A folder's records are replaced when all of its commands are done; if one fails or is interrupted, they stay as they
+are, and those of the folders before it are new. Each folder takes minutes at most. Tables are renewed if RECORDS is
+the checkout's own folder; on a machine without the packages for charts, run tools/pages.py elsewhere.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -15,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from firesteel.device import find_device
-from tables.records import ROOT
+from tables.records import RECORDS, ROOT
 
 GPU = "NVIDIA H200"
 OUT = Path("firesteel-bench")  # relative, because records contain their command
@@ -66,14 +69,29 @@ NOT_YET = (
 
 
 def main() -> None:
-    names = sys.argv[1:] or list(COMMANDS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--into", type=Path, metavar="RECORDS", default=RECORDS, help="default: those of the checkout"
+    )
+    parser.add_argument("folders", nargs="*", metavar="FOLDER")
+    given = parser.parse_args()
+    names = given.folders or list(COMMANDS)
     if unknown := set(names) - set(COMMANDS):
         sys.exit(f"{', '.join(sorted(unknown))}: records are of {', '.join(COMMANDS)}")
     check_gpu(find_device().name)
     for name in names:
-        measure(name, COMMANDS[name])
-    from pages import write_all  # draws charts, which not every GPU machine has the packages for
+        measure(name, COMMANDS[name], given.into)
+        print(f"{name}: replaced in {given.into}", flush=True)
+    if given.into == RECORDS:
+        renew_pages()
 
+
+def renew_pages() -> None:
+    """Renews tables and charts; says where else to do it if a package that draws is missing."""
+    try:
+        from pages import write_all
+    except ModuleNotFoundError as error:
+        sys.exit(f"the records are complete, the tables are not: {error}; run tools/pages.py where it is installed")
     write_all()
 
 
@@ -82,7 +100,7 @@ def check_gpu(name: str) -> None:
         sys.exit(f"these records are of an {GPU}, this is {name}: run firesteel bench, which says where it ran")
 
 
-def measure(name: str, commands: Sequence[str]) -> None:
+def measure(name: str, commands: Sequence[str], records: Path) -> None:
     out = OUT / name
     for folder in (out, COLD):
         shutil.rmtree(ROOT / folder, ignore_errors=True)
@@ -91,7 +109,7 @@ def measure(name: str, commands: Sequence[str]) -> None:
         words = [sys.executable, "-m", "firesteel", *command.split(), "--out", str(out)]
         print(f"firesteel {command}", flush=True)
         subprocess.run(words, cwd=ROOT, env={**os.environ, **own}, check=True)
-    replace_records(ROOT / out, ROOT / "records" / name)
+    replace_records(ROOT / out, records / name)
 
 
 def replace_records(made: Path, kept: Path) -> None:

@@ -2,13 +2,17 @@
 
 import pytest
 
-from firesteel.lab.run import run_lab
-from firesteel.lab.spec import LabSpec
 from firesteel.lab.verdict import Verdict
-from tests.lab.observers import RecordingObserver
+from tests.needed_packages import needs_packages
+
+pytestmark = needs_packages("httpx2", "llguidance", "msgspec", "prometheus_client", "starlette", "uvicorn")
 
 
 def run_kindling(folder, **fields):
+    from firesteel.lab.run import run_lab
+    from firesteel.lab.spec import LabSpec
+    from tests.lab.observers import RecordingObserver
+
     result = run_lab(LabSpec(quick=True, ready_s=300.0, **fields), folder, RecordingObserver())
     return result, {level.level.number: level for level in result.levels}
 

@@ -58,5 +58,33 @@ def test_command_that_fails_keeps_the_records(monkeypatch, tmp_path):
     kept.write_text("{}")
     monkeypatch.setattr(record, "ROOT", tmp_path)
     with pytest.raises(record.subprocess.CalledProcessError):
-        record.measure("some", ["bench decode --no-such-flag"])
+        record.measure("some", ["bench decode --no-such-flag"], tmp_path / "records")
     assert kept.exists()
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Names and destinations of the folders that the program would measure on an H200."""
+    done = []
+    monkeypatch.setattr(record, "check_gpu", lambda name: None)
+    monkeypatch.setattr(record, "measure", lambda name, commands, records: done.append((name, records)))
+    return done
+
+
+def run_record(monkeypatch, *words):
+    monkeypatch.setattr(record.sys, "argv", ["record.py", *map(str, words)])
+    record.main()
+
+
+def test_one_folder_is_measured_alone_and_kept_elsewhere(monkeypatch, tmp_path, measured):
+    """A machine that hands back one folder only gets what is done, even if a later command is killed."""
+    monkeypatch.setattr(record, "renew_pages", pytest.fail)
+    run_record(monkeypatch, "--into", tmp_path, "h200-loop", "h200-ops")
+    assert measured == [("h200-loop", tmp_path), ("h200-ops", tmp_path)]
+
+
+def test_missing_package_for_charts_is_named_after_the_records_are_complete(monkeypatch, measured):
+    monkeypatch.setitem(record.sys.modules, "pages", None)
+    with pytest.raises(SystemExit, match=r"records are complete, .* run tools/pages\.py"):
+        run_record(monkeypatch, "h200-loop")
+    assert measured == [("h200-loop", RECORDS)]

@@ -1,7 +1,9 @@
 """vLLM's server with the plugin: completions, chat and streams, through vLLM's own parsers."""
 
 import json
+import re
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -34,13 +36,22 @@ def server(request, checkpoint, tmp_path_factory):
         yield running
 
 
-def post(server, path, **body):
+def send(server, path, **body):
     data = json.dumps({"model": server.command.words[3], "temperature": 0, "max_tokens": 40, **body}).encode()
     request = urllib.request.Request(
         server.command.url + path, data, {"content-type": "application/json"}, method="POST"
     )
-    with urllib.request.urlopen(request, timeout=120) as answer:
+    return urllib.request.urlopen(request, timeout=120)
+
+
+def post(server, path, **body):
+    with send(server, path, **body) as answer:
         return answer.read().decode()
+
+
+def complete(server, **body):
+    """Returns the text of a completion of "Hello"."""
+    return json.loads(post(server, "/v1/completions", prompt="Hello", **body))["choices"][0]["text"]
 
 
 def events(text):
@@ -66,6 +77,27 @@ def test_logprobs_of_a_completion_are_those_of_the_likeliest_tokens(server):
     chosen = choice["logprobs"]["token_logprobs"]
     listed = choice["logprobs"]["top_logprobs"]
     assert all(logprob == max(others.values()) for logprob, others in zip(chosen, listed, strict=True))
+
+
+def test_grammar_restricts_its_own_request_only(server):
+    """vLLM writes the mask into our logits, which the next step computes anew."""
+    grammar = {"structured_outputs": {"regex": "[0-9]{6}"}}
+    with ThreadPoolExecutor(3) as pool:
+        plain, restricted, again = pool.map(lambda body: complete(server, **body), ({}, grammar, grammar))
+    assert re.fullmatch("[0-9]{6}", restricted) and restricted == again
+    assert "Hello" + plain == REPLY == "Hello" + complete(server)
+
+
+def test_abandoned_streams_change_no_other_request(server):
+    """vLLM frees their pages while steps may be in flight."""
+    with ThreadPoolExecutor(3) as pool:
+        others = [pool.submit(complete, server) for _ in range(3)]
+        for _ in range(3):
+            stream = send(server, "/v1/completions", prompt="Hello", stream=True, max_tokens=1500, ignore_eos=True)
+            assert stream.readline().startswith(b"data: ")
+            stream.close()
+        texts = [other.result() for other in others]
+    assert {"Hello" + text for text in (*texts, complete(server))} == {REPLY}
 
 
 def test_chat_is_parsed_by_vllm(server):

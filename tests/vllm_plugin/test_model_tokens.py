@@ -71,6 +71,26 @@ def test_prompt_logprobs_are_those_of_our_engine(version):
 
 @pytest.mark.peer
 @each_version
+def test_invariant_logprobs_do_not_depend_on_other_requests_or_chunks(version):
+    """The same prompts together and one by one: their chunks differ too. Without the setting, bits differ."""
+    prompts = make_rounds()[0][:6]
+    rounds = [prompts, *([prompt] for prompt in prompts)]
+    options = OPTIONS | {"enable_prefix_caching": False}
+    answer, log = generate(
+        version,
+        rounds=rounds,
+        max_tokens=NEW,
+        options=options,
+        has_logprobs=True,
+        FIRESTEEL_BATCH_INVARIANT="on",
+    )
+    together, alone = answer["logprobs"][: len(prompts)], answer["logprobs"][len(prompts) :]
+    assert together == alone and "linear=torch:invariant" in log
+    assert answer["rounds"][0] == [tokens for (tokens,) in answer["rounds"][1:]]
+
+
+@pytest.mark.peer
+@each_version
 def test_random_weights_are_those_of_our_engine(version):
     """vLLM's own filler skips integers, as which MXFP4 is stored."""
     rounds = [[list(range(1, 40)), [5, 9]]]

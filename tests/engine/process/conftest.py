@@ -7,25 +7,23 @@ from pathlib import Path
 import pytest
 
 from firesteel.config import resolve
-from firesteel.engine.process import handle
-from firesteel.engine.process.messages import Ready, pack
 
-READY = Ready(
-    device="CPU",
-    max_context=256,
-    vocab_size=272,
-    pages=9,
-    page_size=4,
-    max_num_seqs=64,
-    cache_bytes=99,
-    load_s=1.0,
-    kernels={},
-)
-CHANNEL = f"""
+FACTS = {
+    "device": "CPU",
+    "max_context": 256,
+    "vocab_size": 272,
+    "pages": 9,
+    "page_size": 4,
+    "max_num_seqs": 64,
+    "cache_bytes": 99,
+    "load_s": 1.0,
+    "kernels": {},
+}
+CHANNEL = """
 import faulthandler, signal, socket, sys, time
 channel = socket.socket(fileno=int(sys.argv[1]))
 def say_ready(*of):
-    channel.sendall({pack(READY)})
+    channel.sendall({ready})
 """
 
 
@@ -81,9 +79,14 @@ def none_left(children):
 @pytest.fixture
 def stand_in(monkeypatch):
     """Runs a program instead of engines; it has a `channel` and `say_ready`, which sends what is returned."""
+    # imported here: tests of liveness also run where msgspec is missing
+    from firesteel.engine.process import handle
+    from firesteel.engine.process.messages import Ready, pack
+
+    ready = Ready(**FACTS)
 
     def use(program):
-        monkeypatch.setattr(handle, "PROGRAM", ("-c", CHANNEL + program))
-        return READY
+        monkeypatch.setattr(handle, "PROGRAM", ("-c", CHANNEL.format(ready=pack(ready)) + program))
+        return ready
 
     return use

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from firesteel.lab.memory import gpu
+from tests.needed_packages import needs_packages
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -15,6 +16,7 @@ def test_memory_is_unknown_without_a_gpu():
 
 
 @pytest.mark.gpu
+@needs_packages("pynvml")
 def test_allocated_memory_is_counted():
     torch.zeros(1, device="cuda")
     torch.cuda.empty_cache()  # memory cached by an earlier test would be reused without the driver

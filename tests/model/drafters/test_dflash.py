@@ -167,6 +167,16 @@ def test_nothing_is_drafted_for_counts_of_zero_but_the_context_is_stored(model, 
     world.step([0, 0, 0], [7, 7, 7])
 
 
+@pytest.mark.parametrize("num_requests", [1, 3])
+def test_queries_have_lengths_of_their_own(model, tmp_path, num_requests):
+    """Attention on a GPU refuses one length that is seen by all queries of a request, with a stride of 0."""
+    drafter = World(model, tmp_path, {"num_attention_heads": 16, "num_key_value_heads": 1}, 5).drafter
+    tables, ones = torch.zeros(num_requests, 20, dtype=torch.int64), torch.ones(num_requests, dtype=torch.int64)
+    lens = drafter.lay_out(40 * ones, tables, ones).kv_lens
+    assert lens.is_contiguous() and lens.tolist() == [40 + drafter.spec.span] * len(lens)
+    assert len(lens) > num_requests, "one query per request has no view to copy"
+
+
 @pytest.mark.parametrize("page_size", [8, 64])
 def test_spans_across_the_ends_of_pages(model, tmp_path, page_size):
     world = World(model, tmp_path, {}, 6, page_size)

@@ -34,6 +34,14 @@ def test_settings_that_the_plugin_does_not_read_are_named_by_the_first_rank(capl
     )
 
 
+def test_settings_of_drafts_are_named_apart_as_no_flag_of_vllm_helps(caplog):
+    """vLLM's own speculation is refused, so that its flags must not be advised."""
+    find_config(new_config(), is_first=True, environ={"FIRESTEEL_SPECULATE": "ngram", "FIRESTEEL_PORT": "8001"})
+    others, drafting = caplog.messages
+    assert others.endswith("flags of its own: FIRESTEEL_PORT")
+    assert drafting.endswith("nothing is drafted inside vLLM: FIRESTEEL_SPECULATE")
+
+
 def test_settings_in_a_file_are_named_too(tmp_path, caplog):
     file = tmp_path / "settings.toml"
     file.write_text('page_size = 32\nactivation = "mxfp8"\n', encoding="utf-8")

@@ -33,6 +33,8 @@ UNSUPPORTED = {
     "weights in the host's memory": {"cpu_offload_gb": 1},
     "weights that change": {"weight_transfer_config": {"backend": "nccl"}},
     "KV in the host's memory": {"kv_offloading_size": 1},
+    "another quantization": {"quantization": "fp8_per_tensor"},
+    "--block-size 48": {"block_size": 48},
 }
 
 

@@ -116,7 +116,8 @@ class DFlash:
         pages = page_table.gather(1, positions // page_size)
         slots = torch.where(drafts, torch.add(positions % page_size, pages, alpha=page_size), NOT_STORED)
         num_queries = span // self.num_folded
-        ends = torch.where(drafts, lens[:, None] + span, 1).expand(-1, num_queries).flatten()
+        # a copy, not a view of stride 0: kernels read one length per query
+        ends = torch.where(drafts, lens[:, None] + span, 1).repeat(1, num_queries).flatten()
         tables = page_table[:, None].expand(-1, num_queries, -1).flatten(0, 1)
         starts = torch.arange(len(ends) + 1, device=lens.device)
         return DraftRows(

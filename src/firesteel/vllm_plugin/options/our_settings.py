@@ -31,6 +31,8 @@ EFFECTIVE = {
     "kv_dtype",
     "kv_scales",
 }
+# Inside vLLM neither ours nor vLLM's own: no flag of vLLM would help.
+SPECULATION = {"speculate", "draft_model", "num_speculative_tokens", "adapt_speculation"}
 
 
 def find_config(vllm_config: Any, *, is_first: bool, environ: Mapping[str, str] | None = None) -> Config:
@@ -43,14 +45,20 @@ def find_config(vllm_config: Any, *, is_first: bool, environ: Mapping[str, str] 
             "vLLM prompts and decoded tokens are rounded alike; set FIRESTEEL_PREFILL_ACTIVATION=auto, and "
             "FIRESTEEL_ACTIVATION for both"
         )
-    if is_first and (ineffective := list_ineffective(settings.origins)):
-        _log.warning("firesteel: no effect inside vLLM, which has flags of its own: %s", ", ".join(ineffective))
+    if is_first:
+        _warn_of(settings.origins)
     has_graphs = kernels.cuda_graphs and vllm_config.compilation_config.cudagraph_mode.has_full_cudagraphs()
     return replace(settings.config, kernels=replace(kernels, cuda_graphs=has_graphs))
 
 
-def list_ineffective(origins: Mapping[str, str]) -> list[str]:
-    """Returns the variables of the settings that the user has given and the plugin does not read."""
+def _warn_of(origins: Mapping[str, str]) -> None:
+    """Names the variables of the settings that the user has given and the plugin does not read."""
     declared = all_settings()
-    given = (name for name, origin in origins.items() if origin.startswith(("environment", "file")))
-    return [declared[name].env for name in given if name not in EFFECTIVE]
+    given = [name for name, origin in origins.items() if origin.startswith(("environment", "file"))]
+    unread = [name for name in given if name not in EFFECTIVE]
+    others = [declared[name].env for name in unread if name not in SPECULATION]
+    drafting = [declared[name].env for name in unread if name in SPECULATION]
+    if others:
+        _log.warning("firesteel: no effect inside vLLM, which has flags of its own: %s", ", ".join(others))
+    if drafting:
+        _log.warning("firesteel: no effect, as nothing is drafted inside vLLM: %s", ", ".join(drafting))

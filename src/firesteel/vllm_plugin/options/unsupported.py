@@ -12,6 +12,7 @@ from vllm import envs
 
 LOAD_FORMATS = ("auto", "hf", "safetensors", "dummy")
 KV_DTYPES = ("auto", "bfloat16")
+BLOCK_SIZES = (16, 32, 64, 128)  # tokens per page that the attention kernels of a GPU take
 
 Option = tuple[str, bool]  # its name, and whether it is used
 
@@ -84,12 +85,15 @@ def _list_weights(vllm_config: Any) -> list[Option]:
         ("the configuration of another folder (--hf-config-path)", bool(model.hf_config_path)),
         ("weights in the host's memory (--cpu-offload-gb, --offload-group-size)", is_offloaded),
         ("weights that change (--weight-transfer-config)", vllm_config.weight_transfer_config is not None),
+        # vLLM itself drops names of other checkpoint formats, but keeps what quantises while it loads
+        ("another quantization (--quantization)", getattr(model, "quantization_config", None) is not None),
     ]
 
 
 def _list_cache(vllm_config: Any) -> list[Option]:
     cache = vllm_config.cache_config
     return [
+        (f"--block-size {cache.block_size}", cache.block_size not in (None, *BLOCK_SIZES)),
         ("KV connectors (--kv-transfer-config)", vllm_config.kv_transfer_config is not None),
         # vLLM makes a KV connector of it after it has called us
         ("KV in the host's memory (--kv-offloading-size)", cache.kv_offloading_size is not None),
