@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from firesteel.engine.step.step_store import ReadyStep, StepStore
-from firesteel.types import Batch, KvView
+from firesteel.model.host_batch import HostBatch
 
 LAUNCHES = 3  # after a first one; the median counts
 ROWS = (1, 2, 4, 8, 16, 32)  # numbers between them are interpolated; beyond, time grows in proportion
@@ -40,24 +40,19 @@ def _wait(store: StepStore) -> None:
         torch.cuda.synchronize(store.device.torch_device)
 
 
-def _make_batch(store: StepStore, ready: ReadyStep) -> Batch:
+def _make_batch(store: StepStore, ready: ReadyStep) -> HostBatch:
     """Returns first tokens of texts, which the steps that follow continue in the idle page."""
-    device, rows = store.device.torch_device, ready.step.num_requests
-    vocab_size = store.model.spec.vocab_size
-
-    def numbers(value: int, *shape: int) -> Tensor:
-        return torch.full(shape, value, dtype=torch.int64, device=device)
-
-    view = KvView(
-        page_table=numbers(store.idle_page, rows, ready.step.num_pages),
-        slots=numbers(store.idle_page * store.page_size, rows),
-    )
-    return Batch(
-        token_ids=torch.arange(rows, device=device) * (vocab_size // rows),
-        positions=numbers(0, rows),
-        query_starts=torch.arange(rows + 1, device=device),
-        kv_lens=numbers(1, rows),
-        full=view,
-        window=view,
-        logit_rows=torch.arange(rows, device=device),
+    rows, page = ready.step.num_requests, store.idle_page
+    tables = np.full((rows, ready.step.num_pages), page, dtype=np.int64)
+    slots = np.full(rows, page * store.page_size, dtype=np.int64)
+    return HostBatch(
+        token_ids=np.arange(rows) * (store.model.spec.vocab_size // rows),
+        positions=np.zeros(rows, dtype=np.int64),
+        query_starts=np.arange(rows + 1),
+        kv_lens=np.ones(rows, dtype=np.int64),
+        full_table=tables,
+        full_slots=slots,
+        window_table=tables,
+        window_slots=slots,
+        logit_rows=np.arange(rows),
     )
