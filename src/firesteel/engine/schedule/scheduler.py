@@ -103,8 +103,8 @@ class Scheduler:
         drafted: dict[Job, Sequence[int]] = {}
         left = min(draft.left, self.most_rows - len(jobs))
         for job, token_ids in zip(jobs, self.find_drafts(jobs), strict=True):
-            count = min(len(token_ids), left, job.longest - len(job.token_ids) - 1)
-            count = self.reserve(job, count) if count > 0 else 0  # a request's last token is drawn, not drafted
+            count = min(len(token_ids), left, job.most_drafted)
+            count = self.reserve(job, count) if count > 0 else 0
             drafted[job] = token_ids[:count]
             left -= count
         return drafted

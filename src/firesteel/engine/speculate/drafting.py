@@ -12,7 +12,7 @@ from firesteel.engine.schedule.job import Job
 from firesteel.engine.speculate.acceptance import Acceptance
 from firesteel.engine.speculate.draft_store import DraftStore
 from firesteel.engine.speculate.kept_span import KeptSpan, PendingDrafts
-from firesteel.engine.speculate.policy import DraftPolicy
+from firesteel.engine.speculate.policy import DraftPolicy, StepTime
 from firesteel.engine.speculate.speculator import FindJob, cut_drafts
 from firesteel.model.drafters.wiring import suspect_wiring
 from firesteel.types import Plan, Span, SpanResult
@@ -93,14 +93,14 @@ class DraftingSpeculator:
         for part, token_ids in zip(parts, drafted, strict=True):
             part.text.draft_ids, part.text.length = token_ids, part.kept.span.end + 1
 
-    def count(self, plan: Plan, results: Sequence[SpanResult], ms: float) -> None:
+    def count(self, plan: Plan, results: Sequence[SpanResult], time: StepTime) -> None:
         if plan.has_drafts:
-            self.policy.count(plan, results, ms)
+            self.policy.count(plan, results, time)
             self._warn()
         elif self.waits(plan):
-            self.policy.verifying.learn(len(plan.spans), ms)
-        else:
-            self.policy.plain.learn(len(plan.spans), ms)
+            self.policy.count_waited(len(plan.spans), time, is_followed=True)
+        elif time.is_steady:
+            self.policy.count_plain(len(plan.spans), time)
 
     def drop(self, request_id: str) -> None:
         self._texts.pop(request_id, None)
@@ -123,7 +123,7 @@ class DraftingSpeculator:
             return text
         if self.find_job(span) is None:
             return None
-        self._texts[name] = FollowedText(span.token_ids, Acceptance(self.policy.overall[KIND].chance))
+        self._texts[name] = FollowedText(span.token_ids, Acceptance(self.policy.overall[KIND]))
         return self._texts[name]
 
     def _find_drafts(self, job: Job) -> Sequence[int]:
@@ -157,14 +157,17 @@ class DraftingSpeculator:
     def _choose(self, parts: Sequence[KeptRows]) -> list[int]:
         """Returns the number of tokens to draft per text."""
         decoding = [part for part in parts if part.job is not None]
-        counts = dict(zip(map(id, decoding), self.policy.choose([*map(self._list_chances, decoding)]), strict=True))
+        chosen = self.policy.choose([*map(self._list_chances, decoding)], can_rest=False)
+        counts = dict(zip(map(id, decoding), chosen, strict=True))
+        most_idle = 1 if self.policy.allowance.is_spent else MOST_IDLE
         for part in decoding:
             part.text.num_idle = 0 if counts[id(part)] else part.text.num_idle + 1
-            part.text.is_left = self.policy.adapts and part.text.num_idle >= MOST_IDLE
+            part.text.is_left = self.policy.adapts and part.text.num_idle >= most_idle
         return [counts.get(id(part), 0) for part in parts]
 
     def _list_chances(self, part: KeptRows) -> list[float]:
         """Returns the chances of drafted tokens, none if the network has no room to write their keys and values."""
         assert part.job is not None
-        has_room = self.reserve(part.job, self.drafter.reach) == self.drafter.reach
-        return part.text.acceptance.chances(self.drafts.padded.most) if has_room else []
+        most = min(self.drafts.padded.most, part.job.most_drafted)
+        has_room = most > 0 and self.reserve(part.job, self.drafter.reach) == self.drafter.reach
+        return part.text.acceptance.chances(most) if has_room else []

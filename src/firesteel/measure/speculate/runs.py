@@ -112,7 +112,7 @@ def measure_simulated(
                 acceptance=acceptance,
                 vocab_size=loaded.spec.vocab_size,
             )
-            copying.policy.overall.clear()  # learnt at another acceptance
+            copying.policy.forget()  # learnt at another acceptance
         use_speculator(engine, speculator)
         params = SamplingParams(max_tokens=sweep.tokens)
         requests = draw_requests([context] * count, params, loaded.spec.vocab_size, seed=SEED)
