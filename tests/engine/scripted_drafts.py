@@ -36,6 +36,9 @@ class ScriptedSpeculator:
     def waits(self, plan: Plan) -> bool:
         return True
 
+    def expect(self, plan: Plan) -> None:
+        """Expects nothing."""
+
     def follow(self, plan: Plan, results: Sequence[SpanResult | None], features: Tensor | None) -> None:
         """Learns nothing."""
 

@@ -305,6 +305,8 @@ class Engine:
         return outputs
 
     def _commit(self, plan: Plan, results: Sequence[SpanResult]) -> list[StepOutput]:
+        if self.speculator is not None:
+            self.speculator.expect(plan)
         with self.totals.timed("schedule"):
             outputs = self.scheduler.commit(plan, results)
         if self.speculator is not None:

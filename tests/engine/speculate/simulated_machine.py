@@ -120,6 +120,7 @@ class Drafted:
 class SimulatedNetwork:
     """Stands in for `DraftStore`: drafts with the chance that `acceptance` returns now."""
 
+    page_size = 64
     num_launched = num_stored_outside = num_off = num_late = seconds = num_bytes = 0
 
     def __init__(self, machine, acceptance, most):

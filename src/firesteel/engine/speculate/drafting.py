@@ -12,6 +12,7 @@ from firesteel.engine.schedule.job import Job
 from firesteel.engine.speculate.acceptance import Acceptance
 from firesteel.engine.speculate.draft_store import DraftStore
 from firesteel.engine.speculate.kept_span import KeptSpan, PendingDrafts
+from firesteel.engine.speculate.lacking_pages import LackingPages
 from firesteel.engine.speculate.policy import DraftPolicy, StepTime
 from firesteel.engine.speculate.speculator import FindJob, cut_drafts
 from firesteel.model.drafters.wiring import suspect_wiring
@@ -61,6 +62,7 @@ class DraftingSpeculator:
         self.boundaries = self.drafter.boundaries
         self._has_warned = False
         self._texts: dict[str, FollowedText] = {}
+        self._lacking = LackingPages(drafts.page_size)
         self._pending: tuple[list[KeptRows], PendingDrafts] | None = None  # not read yet
 
     def find_drafts(self, jobs: Sequence[Job]) -> list[Sequence[int]]:
@@ -70,6 +72,11 @@ class DraftingSpeculator:
     def waits(self, plan: Plan) -> bool:
         texts = map(self._find_text, plan.spans)
         return plan.has_drafts or any(text is not None and not text.is_left for text in texts)
+
+    def expect(self, plan: Plan) -> None:
+        """Begins to follow new requests, also those that end now: others may find their pages."""
+        for span in plan.spans:
+            self._find_text(span)
 
     def follow(self, plan: Plan, results: Sequence[SpanResult | None], features: Tensor | None) -> None:
         assert features is not None
@@ -123,8 +130,9 @@ class DraftingSpeculator:
             return text
         if self.find_job(span) is None:
             return None
-        self._texts[name] = FollowedText(span.token_ids, Acceptance(self.policy.overall[KIND]))
-        return self._texts[name]
+        text = self._texts[name] = FollowedText(span.token_ids, Acceptance(self.policy.overall[KIND]))
+        text.is_left = self._lacking.precede(span)  # a cached prefix of a request that was left
+        return text
 
     def _find_drafts(self, job: Job) -> Sequence[int]:
         text = self._texts.get(job.request.request_id)
@@ -146,6 +154,10 @@ class DraftingSpeculator:
             text = self._find_text(span)
             accepted = 0 if result is None else len(result.following)
             end = min(span.end + accepted, len(span.token_ids) - 1)
+            if text is not None and span.start == 0:
+                text.is_left, text.num_idle = False, 0  # preempted, and computed again from its first token
+            if text is not None:
+                self._lacking.note(span, end, is_stored=not text.is_left)
             if text is not None and not text.is_left and end > span.start:
                 job = self.find_job(span)
                 job = job if job is not None and job.is_decoding else None

@@ -26,6 +26,9 @@ class Speculator(Protocol):
     def waits(self, plan: Plan) -> bool:
         """Returns whether the step after `plan` needs its tokens, so that it is not launched ahead of them."""
 
+    def expect(self, plan: Plan) -> None:
+        """Looks at the requests of a step that ran, before it is committed: some may end with it."""
+
     def follow(self, plan: Plan, results: Sequence[SpanResult | None], features: Tensor | None) -> None:
         """Learns from a step that was committed, and may draft.
 
