@@ -72,10 +72,10 @@ def test_drafts_never_cost_more_than_two_per_cent(run, kind, acceptance, request
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("requests", [1, 2, 4, 8, 16, 24, 32, 48, 64])
+@pytest.mark.parametrize("requests", [1, 2, 4, 8, 12, 24, 32, 64])
 def test_drafts_never_cost_more_than_two_per_cent_at_any_chance(run, kind, requests, noise):
-    tokens = 4000 if requests == 1 else 2000
-    gains = {chance: run(kind, chance, requests=requests, tokens=tokens, noise=noise)[1] for chance in ACCEPTANCES}
+    tokens, chances = (4000, ACCEPTANCES) if requests == 1 else (1500, ACCEPTANCES[:: 1 if requests <= 8 else 2])
+    gains = {chance: run(kind, chance, requests=requests, tokens=tokens, noise=noise)[1] for chance in chances}
     # Two runs of the same machine with noise differ by themselves.
     assert min(gains.values()) >= LEAST - noise / 20, gains
 
