@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from firesteel.engine.schedule.job import Job
-from firesteel.engine.speculate.policy import DraftPolicy
+from firesteel.engine.speculate.policy import DraftPolicy, StepTime
 from firesteel.engine.speculate.speculator import cut_drafts
 from firesteel.types import Plan, SpanResult
 
@@ -36,12 +36,15 @@ class ScriptedSpeculator:
     def waits(self, plan: Plan) -> bool:
         return True
 
+    def expect(self, plan: Plan) -> None:
+        """Expects nothing."""
+
     def follow(self, plan: Plan, results: Sequence[SpanResult | None], features: Tensor | None) -> None:
         """Learns nothing."""
 
-    def count(self, plan: Plan, results: Sequence[SpanResult], ms: float) -> None:
+    def count(self, plan: Plan, results: Sequence[SpanResult], time: StepTime) -> None:
         if plan.has_drafts:
-            self.policy.count(plan, results, ms)
+            self.policy.count(plan, results, time)
 
     def drop(self, request_id: str) -> None:
         """Keeps nothing per request."""

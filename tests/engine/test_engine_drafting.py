@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from firesteel.config import SpeculateConfig
 from firesteel.types import Request, SamplingParams
 from tests.engine.drafted_requests import PROMPTS, always, make, make_requests, run, tokens
 
@@ -105,6 +106,33 @@ def test_network_knows_a_cached_prefix(llm, expected, texts):
     assert outputs[-1].num_cached > len(PROMPTS[0]) - 8
     assert [token for output in outputs for token in output.token_ids] == expected["0"][4:12]
     assert drafter.num_rows - rows <= len(again.token_ids) - outputs[-1].num_cached + 8
+
+
+def test_network_knows_the_prompt_of_a_request_that_ended_with_its_first_step(llm, expected, texts):
+    """They were never stored, and later requests with their prompt drafted from what was in the pages."""
+    drafter = KnowingDrafter(llm.model, texts)
+    engine = make(llm, speculate=always("eagle3"), drafter=drafter)
+    run(engine, make_requests({}, max_tokens=1)[:2])
+    outputs = run(engine, make_requests({}, max_tokens=9)[:2])
+    assert all(own[-1].num_cached > 0 for own in outputs.values()) and drafter.num_drafted > 0
+    assert tokens(outputs) == {name: expected[name][:9] for name in "01"}
+
+
+def test_network_does_not_draft_after_a_prefix_of_a_request_that_it_left(llm, expected, texts):
+    """It drafted from what was in the pages of such tokens."""
+    drafter = KnowingDrafter(llm.model, texts)
+    engine = make(llm, speculate=SpeculateConfig(speculate="eagle3"), drafter=drafter)
+    engine.speculator.policy._measure = lambda: {1: 1.0, 2: 100.0}
+    first, *_ = make_requests({})
+    again = Request(
+        request_id="again", token_ids=[*PROMPTS[0], *expected["0"][:20]], params=SamplingParams(max_tokens=4)
+    )
+    run(engine, [first])
+    assert engine.speculator.policy.reasons["no gain expected"] > 0 and not engine.speculator._texts
+    rows = drafter.num_rows
+    outputs = run(engine, [again])["again"]
+    assert outputs[-1].num_cached > len(PROMPTS[0]) + 12 and drafter.num_rows == rows
+    assert [token for output in outputs for token in output.token_ids] == expected["0"][20:24]
 
 
 def test_memory_of_the_network_counts_in_pages(llm, texts):

@@ -6,9 +6,9 @@ import torch
 from firesteel.engine.cache.kv_cache import new_cache
 from firesteel.measure.decode.steps import Pages, fill_pages, first_batch, lay_out, watch
 from firesteel.model.decode import DecodeStep
-from firesteel.model.decode_operands import count_stored
+from firesteel.model.host_batch import HostBatch, count_stored
 from firesteel.model.network_step import NetworkStep
-from firesteel.types import KvScales, KvView
+from firesteel.types import Batch, KvScales, KvView
 from tests.model.test_decode import BASE, CPU, PAGE_SIZE, SPECS, clone, model_of, ops_of
 from tests.model.verified_rows import prompts_of, rows_of
 
@@ -146,7 +146,17 @@ def test_tokens_are_stored_but_for_the_newest_if_each_row_is_a_request():
 def test_rows_belong_to_one_request_if_they_read_what_the_other_writes(tables, positions, stored):
     table, places = torch.tensor(tables), torch.tensor(positions)
     slots = table.gather(1, places[:, None] // 8)[:, 0] * 8 + places % 8
-    counted = count_stored(places, KvView(page_table=table, slots=slots), 8)
+    view, numbers = KvView(page_table=table, slots=slots), torch.arange(len(places) + 1)
+    batch = Batch(
+        token_ids=places,
+        positions=places,
+        query_starts=numbers,
+        kv_lens=places + 1,
+        full=view,
+        window=view,
+        logit_rows=numbers[:-1],
+    )
+    counted = count_stored(HostBatch.of(batch), 8)
     assert counted.tolist() == stored
 
 

@@ -20,6 +20,7 @@ from firesteel.config.checks import (
 from firesteel.config.declare import setting
 from firesteel.config.presets import AUTO, PRESETS
 from firesteel.config.server_section import ServerConfig
+from firesteel.errors import UserError
 
 DRAFT_KINDS = ("off", "ngram", "eagle3", "dflash", "auto")
 
@@ -246,6 +247,20 @@ class SpeculateConfig:
         env="FIRESTEEL_ADAPT_SPECULATION",
     )
 
+    def check(self) -> None:
+        """Raises if settings of drafts were given, and none are made."""
+        if self.speculate != "off":
+            return
+        for given, flag in (
+            (self.num_speculative_tokens, f"--num-speculative-tokens {self.num_speculative_tokens}"),
+            (not self.adapt_speculation, "--no-adapt-speculation"),
+        ):
+            if given:
+                raise UserError(
+                    f"{flag}: nothing is drafted with --speculate off: give --speculate ngram or another kind, "
+                    "or leave it out"
+                )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessConfig:
@@ -278,8 +293,9 @@ class Config:
     def with_draft_model(self, find: Callable[[str, str, Path], str], directory: Path) -> Config:
         """Returns the settings with the draft model's folder, which `find` returns, in place of its name.
 
-        `directory` is the folder of the model.
+        `directory` is the folder of the model. Raises for settings of drafts without drafts.
         """
         asked = self.speculate
+        asked.check()
         folder = find(asked.speculate, asked.draft_model, directory)
         return replace(self, speculate=replace(asked, draft_model=folder))

@@ -37,6 +37,7 @@ from firesteel.engine.schedule.scheduler import Scheduler
 from firesteel.engine.schedule.step_cost import StepCostModel
 from firesteel.engine.speculate.build import build_speculator, find_needs
 from firesteel.engine.speculate.draft_store import DraftStore
+from firesteel.engine.speculate.policy import StepTime
 from firesteel.engine.statistics import Statistics
 from firesteel.engine.step.batch import build_batch, lay_out
 from firesteel.engine.step.decode_loop import UNOBSERVED, DecodeLoop, StepObserver, StepsInFlight, keep_rows
@@ -188,6 +189,7 @@ class Engine:
     def _step(self, observer: StepObserver) -> list[StepOutput]:
         self._launch_ahead(observer)
         self.in_flight.drop_unwanted(self.scheduler.is_wanted)
+        begun: float | None = None  # when the step was launched, if that is now
         if not self.in_flight.launched:
             with self.totals.timed("schedule"):
                 plan = self.scheduler.next()
@@ -197,9 +199,9 @@ class Engine:
             observer.on_plan(plan)
             if not self.loop.takes(plan):
                 return self._compute(plan, observer)
-            self._begin(plan, observer)
+            begun = self._begin(plan, observer)
             self._launch_ahead(observer)
-        return self._land()
+        return self._land(begun)
 
     def _compute(self, plan: Plan, observer: StepObserver) -> list[StepOutput]:
         """Computes any plan, in a captured step of its padded size or op by op.
@@ -231,11 +233,13 @@ class Engine:
         with self.totals.timed("run"):
             return ready.launch()[: sum(span.num_logits for span in plan.spans)]
 
-    def _begin(self, plan: Plan, observer: StepObserver) -> None:
-        """Launches a decoding plan, whose following steps need no input from the host."""
+    def _begin(self, plan: Plan, observer: StepObserver) -> float:
+        """Launches a decoding plan, whose following steps need no input from the host; returns when."""
         with self.totals.timed("build"):
             self.loop.begin(plan)
+        begun = self.clock()
         self._launch(plan, observer)
+        return begun
 
     def _decode_after(self, plan: Plan, token_ids: Tensor, observer: StepObserver) -> None:
         """Launches the decoding step that follows `plan`, whose tokens [R] are on the device, if there is one.
@@ -284,7 +288,7 @@ class Engine:
         """Returns whether the step after `plan` may verify drafts, or its tokens are drafted from."""
         return self.speculator is not None and self.speculator.waits(plan)
 
-    def _land(self) -> list[StepOutput]:
+    def _land(self, begun: float | None) -> list[StepOutput]:
         plan, pending = self.in_flight.launched.popleft()
         with self.totals.timed("wait"):
             drawn = iter(pending.read())
@@ -292,10 +296,17 @@ class Engine:
         outputs = self._commit(plan, results)
         if self.speculator is not None:
             assert self._last_end is not None
-            self.speculator.count(plan, results, 1e3 * (self.clock() - self._last_end))
+            time = StepTime(
+                ms=1e3 * (self.clock() - self._last_end),
+                before_ms=0.0 if begun is None else 1e3 * (begun - self._last_end),
+                is_steady=begun is None or not self._depth(plan),
+            )
+            self.speculator.count(plan, results, time)
         return outputs
 
     def _commit(self, plan: Plan, results: Sequence[SpanResult]) -> list[StepOutput]:
+        if self.speculator is not None:
+            self.speculator.expect(plan)
         with self.totals.timed("schedule"):
             outputs = self.scheduler.commit(plan, results)
         if self.speculator is not None:

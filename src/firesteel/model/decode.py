@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from firesteel.kernels.stream.plan import ROUNDED
-from firesteel.model.decode_operands import DecodeInputs, LayerOperands, StepOperands, count_stored, load_view
+from firesteel.model.decode_operands import DecodeInputs, LayerOperands, StepOperands
 from firesteel.model.decode_ops import DecodeError, DecodeOps
 from firesteel.model.gpt_oss import GptOss, Ranks
+from firesteel.model.host_batch import HostBatch
 from firesteel.model.network_step import add_pages
-from firesteel.model.step_result import StepResult
+from firesteel.model.step_ints import StepResult
 from firesteel.types import Batch, KvCache, Taps
 
 MOST_REQUESTS = 8
@@ -74,21 +75,21 @@ class DecodeStep:
         return self.cache.keys[0].shape[2]
 
     @torch.inference_mode()
-    def load(self, batch: Batch) -> None:
-        """Sets the first inputs; tables narrower than ours end in page 0, where nothing may be written."""
-        inputs = self.inputs
-        if batch.token_ids.shape != inputs.token_ids.shape or batch.kv_lens.shape != inputs.kv_lens.shape:
+    def load(self, batch: Batch | HostBatch, token_ids: Tensor | None = None) -> None:
+        """Sets the first inputs; does not wait for the device, unless the batch is there.
+
+        `token_ids` [T] on the device replace those of the batch.
+        """
+        batch, inputs = batch if isinstance(batch, HostBatch) else HostBatch.of(batch), self.inputs
+        if not batch.num_tokens == batch.num_requests == self.num_requests:
             raise DecodeError(
-                f"a step of {inputs.token_ids.shape[0]} requests with one token each was given "
-                f"{batch.token_ids.shape[0]} tokens of {batch.kv_lens.shape[0]} requests"
+                f"a step of {self.num_requests} requests with one token each was given {batch.num_tokens} tokens "
+                f"of {batch.num_requests} requests"
             )
-        inputs.token_ids.copy_(batch.token_ids)
-        inputs.positions.copy_(batch.positions)
-        inputs.kv_lens.copy_(batch.kv_lens)
-        inputs.r.copy_(self.model.weights.embedding[batch.token_ids])
-        load_view(inputs.full, batch.full)
-        load_view(inputs.window, batch.window)
-        inputs.num_stored.copy_(count_stored(inputs.positions, inputs.full, self.page_size))
+        inputs.load(batch, self.page_size)
+        if token_ids is not None:
+            inputs.token_ids.copy_(token_ids)
+        self._embed()
 
     @torch.inference_mode()
     def run(self) -> Tensor:
@@ -149,13 +150,21 @@ class DecodeStep:
     def feed(self, token_ids: Tensor) -> None:
         """Sets the next step's tokens in place of the most likely ones."""
         self.inputs.token_ids.copy_(token_ids)
-        self.inputs.r.copy_(self.model.weights.embedding[token_ids])
+        self._embed()
 
     @torch.inference_mode()
     def add_pages(self, rows: Tensor, columns: Tensor, full: Tensor, window: Tensor) -> None:
         """Appends pages for tokens to come: the next token of each of `rows` is the first of its page."""
         add_pages(self.inputs.full, rows, columns, full, self.page_size)
         add_pages(self.inputs.window, rows, columns, window, self.page_size)
+
+    def _embed(self) -> None:
+        """Begins the residual stream with the tokens' embeddings."""
+        embedding, token_ids, r = self.model.weights.embedding, self.inputs.token_ids, self.inputs.r
+        if embedding.dtype == r.dtype:
+            torch.index_select(embedding, 0, token_ids, out=r)  # one launch
+        else:
+            r.copy_(embedding[token_ids])
 
     def _keep(self, boundary: int, residual: Tensor) -> None:
         if self.taps is not None:

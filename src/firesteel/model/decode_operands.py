@@ -27,7 +27,8 @@ from firesteel.kernels.decode.sample import DecodeSampleOperands
 from firesteel.kernels.operands.weights import Mxfp4Weight, weight_parts
 from firesteel.model.decode_ops import DecodeError
 from firesteel.model.gpt_oss import GptOss
-from firesteel.model.step_result import StepResult
+from firesteel.model.host_batch import HostBatch, count_stored
+from firesteel.model.step_ints import StepInts, StepResult
 from firesteel.types import KvCache, KvView
 
 
@@ -42,26 +43,23 @@ class DecodeInputs:
     full: KvView  # tables [T, N], with the pages of tokens to come
     window: KvView
     r: Tensor  # [T, H] residual stream: embeddings of the tokens
+    ints: StepInts | None = None  # what holds the numbers; None if something else than `load` sets them
 
     @classmethod
     def new(cls, model: GptOss, num_requests: int, num_pages: int) -> DecodeInputs:
         """Returns inputs that hold zeros."""
         device = model.weights.embedding.device
-
-        def integers(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.int64, device=device)
-
-        def view() -> KvView:
-            return KvView(page_table=integers(num_requests, num_pages), slots=integers(num_requests))
-
+        ints = StepInts(num_requests, num_pages, device, more={"num_stored": num_requests})
+        full, window = (KvView(page_table=ints.page_tables[kind], slots=ints.slots[kind]) for kind in range(2))
         return cls(
-            result=StepResult.new(num_requests, device),
-            positions=integers(num_requests),
-            kv_lens=integers(num_requests),
-            num_stored=integers(num_requests),
-            full=view(),
-            window=view(),
+            result=ints.result,
+            positions=ints["positions"],
+            kv_lens=ints["kv_lens"],
+            num_stored=ints["num_stored"],
+            full=full,
+            window=window,
             r=torch.zeros(num_requests, model.spec.hidden_size, dtype=model.dtype, device=device),
+            ints=ints,
         )
 
     @property
@@ -74,6 +72,16 @@ class DecodeInputs:
         for view in (self.full, self.window):
             yield from (view.page_table, view.slots)
 
+    def load(self, batch: HostBatch, page_size: int) -> None:
+        """Sets all but the residual stream; what page tables hold beyond the batch's means nothing."""
+        if self.ints is None:
+            raise DecodeError("the inputs of this step are set by its owner")
+        if batch.full_table.shape[1] > self.full.page_table.shape[1]:
+            raise DecodeError(
+                f"page tables of {batch.full_table.shape[1]} pages do not fit into {self.full.page_table.shape[1]}"
+            )
+        self.ints.load(batch, {"num_stored": count_stored(batch, page_size)})
+
     def copy(self) -> list[Tensor]:
         """Returns clones of the tensors."""
         return [tensor.clone() for tensor in self.tensors()]
@@ -82,26 +90,6 @@ class DecodeInputs:
         """Puts back what `copy` returned."""
         for tensor, old in zip(self.tensors(), copied, strict=True):
             tensor.copy_(old)
-
-
-def load_view(ours: KvView, given: KvView) -> None:
-    """Copies tables and slots; tables narrower than ours end in page 0, where nothing may be written."""
-    width = given.page_table.shape[1]
-    if width > ours.page_table.shape[1]:
-        raise DecodeError(f"page tables of {width} pages do not fit into {ours.page_table.shape[1]}")
-    ours.page_table.zero_()
-    ours.page_table[:, :width].copy_(given.page_table)
-    ours.slots.copy_(given.slots)
-
-
-def count_stored(positions: Tensor, full: KvView, page_size: int) -> Tensor:
-    """Returns the tokens [T] int64 that each row reads and no row of the step writes.
-
-    Rows of one request see each other's tokens: the slot that one writes is the slot of that position in the page
-    table of the other. The first position so written ends what was stored before.
-    """
-    read = full.page_table[:, positions // page_size] * page_size + positions % page_size  # [T, T]
-    return torch.where(read == full.slots, positions, positions[:, None]).amin(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

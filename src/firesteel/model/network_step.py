@@ -10,15 +10,15 @@ Shape letters: T rows with one token each, V vocabulary, N pages that a request 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from firesteel.errors import UserError
 from firesteel.model.gpt_oss import GptOss
-from firesteel.model.host_batch import ALIGNED
-from firesteel.model.step_result import StepResult
+from firesteel.model.host_batch import HostBatch
+from firesteel.model.step_ints import StepInts
 from firesteel.types import Batch, KvCache, KvView, Taps
 
 
@@ -45,10 +45,12 @@ class NetworkStep:
         self.idle_page = idle_page
         self.taps = taps
         self.num_requests, self.num_pages = num_requests, num_pages
-        self.result = StepResult.new(num_requests, model.weights.embedding.device)
-        self.state = _State.new(num_requests, num_pages, self.result.both.device)
-        self.batch = self.state.batch(self.result.token_ids)
-        self.advances = torch.zeros_like(self.batch.positions)  # 1 for rows with a request, else 0
+        device, page_size = model.weights.embedding.device, cache.keys[0].shape[2]
+        more = {"advances": num_requests, "num_tokens": 1}
+        self.ints = StepInts(num_requests, num_pages, device, more=more, idle_page=idle_page, page_size=page_size)
+        self.result = self.ints.result
+        self.advances = self.ints["advances"]  # 1 for rows with a request, else 0
+        self.batch = _view(self.ints)
         self.logits = logits[:num_requests]
         self.rest()
 
@@ -57,35 +59,27 @@ class NetworkStep:
         return self.cache.keys[0].shape[2]
 
     @torch.inference_mode()
-    def rest(self, first: int = 0) -> None:
-        """Clears the rows from `first` on: they have no request afterwards."""
-        batch = self.batch
-        for numbers, value in ((batch.token_ids, 0), (batch.positions, 0), (batch.kv_lens, 1), (self.advances, 0)):
-            numbers[first:] = value
-        self.state.num_tokens.fill_(first)
-        for view in (batch.full, batch.window):
-            view.page_table[first:] = self.idle_page
-            view.slots[first:] = self.idle_page * self.page_size
+    def rest(self) -> None:
+        """Clears all rows: they have no request afterwards."""
+        self._load(HostBatch.empty())
 
     @torch.inference_mode()
-    def load(self, batch: Batch) -> None:
-        """Sets the first inputs; the batch has at most as many requests as the step has rows."""
-        count, ours = batch.token_ids.shape[0], self.batch
-        if count > self.num_requests or batch.kv_lens.shape[0] != count:
+    def load(self, batch: Batch | HostBatch, token_ids: Tensor | None = None) -> None:
+        """Sets the first inputs; the batch has at most as many requests as the step has rows.
+
+        Does not wait for the device, unless the batch is there. `token_ids` on the device replace those of the
+        batch.
+        """
+        batch = batch if isinstance(batch, HostBatch) else HostBatch.of(batch)
+        count = batch.num_tokens
+        if count > self.num_requests or batch.num_requests != count:
             raise UserError(
                 f"a step of {self.num_requests} requests with one token each was given {count} tokens of "
-                f"{batch.kv_lens.shape[0]} requests"
+                f"{batch.num_requests} requests"
             )
-        ours.token_ids[:count] = batch.token_ids
-        ours.positions[:count] = batch.positions
-        ours.kv_lens[:count] = batch.kv_lens
-        self.advances[:count] = 1
-        self.state.num_tokens.fill_(count)
-        for mine, given in ((ours.full, batch.full), (ours.window, batch.window)):
-            mine.page_table[:count, : given.page_table.shape[1]] = given.page_table
-            mine.slots[:count] = given.slots
-        if count < self.num_requests:
-            self.rest(count)
+        self._load(batch)
+        if token_ids is not None:
+            self.feed(token_ids)
 
     @torch.inference_mode()
     def run(self) -> Tensor:
@@ -117,6 +111,10 @@ class NetworkStep:
         for tensor, old in zip(self._inputs(), copied, strict=True):
             tensor.copy_(old)
 
+    def _load(self, batch: HostBatch) -> None:
+        count = batch.num_tokens
+        self.ints.load(batch, {"advances": np.ones(count, dtype=np.int64), "num_tokens": np.array([count])})
+
     def _run(self, num_layers: int | None = None) -> Tensor:
         hidden = self.model.forward(self.batch, self.cache, num_layers, self.taps)
         logits = self.model.logits(hidden, self.logits)
@@ -126,13 +124,13 @@ class NetworkStep:
 
     def _inputs(self) -> Iterator[Tensor]:
         batch = self.batch
-        yield from (batch.token_ids, batch.positions, batch.kv_lens, self.advances, self.state.num_tokens)
+        yield from (batch.token_ids, batch.positions, batch.kv_lens, self.advances, self.ints["num_tokens"])
         for view in (batch.full, batch.window):
             yield from (view.page_table, view.slots)
 
     def _advance(self) -> None:
         """Computes the next step's positions and slots, with few kernels: their launches are what they cost."""
-        state, page_size = self.state, self.page_size
+        state, page_size = self.ints, self.page_size
         state.counts.add_(self.advances)
         columns = (self.batch.positions // page_size).clamp_(max=self.num_pages - 1)
         pages = state.page_tables.gather(2, columns.expand(2, -1)[:, :, None])[:, :, 0]
@@ -145,35 +143,17 @@ def add_pages(view: KvView, rows: Tensor, columns: Tensor, pages: Tensor, page_s
     view.slots.index_copy_(0, rows, pages * page_size)
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """The numbers of a batch; those that change in the same way are rows of one tensor."""
-
-    counts: Tensor  # [2, T] int64: positions, kv_lens
-    page_tables: Tensor  # [2, T, N] int64: of full layers, of window layers
-    slots: Tensor  # [2, T] int64
-    num_tokens: Tensor  # [1] int64: rows with a request
-
-    @classmethod
-    def new(cls, num_requests: int, num_pages: int, device: torch.device) -> _State:
-        rows = -(-num_requests // ALIGNED) * ALIGNED
-        shapes = (2, rows), (2, rows, num_pages), (2, rows)
-        counts, tables, slots = (
-            torch.zeros(shape, dtype=torch.int64, device=device)[:, :num_requests] for shape in shapes
-        )
-        return cls(counts, tables, slots, torch.zeros(1, dtype=torch.int64, device=device))
-
-    def batch(self, token_ids: Tensor) -> Batch:
-        """Returns a batch of views of these numbers, with one token per request."""
-        count, device = self.slots.shape[1], self.slots.device
-        full, window = (KvView(page_table=self.page_tables[kind], slots=self.slots[kind]) for kind in range(2))
-        return Batch(
-            token_ids=token_ids,
-            positions=self.counts[0],
-            kv_lens=self.counts[1],
-            full=full,
-            window=window,
-            query_starts=torch.arange(count + 1, device=device),
-            logit_rows=torch.arange(count, device=device),
-            num_tokens=self.num_tokens,
-        )
+def _view(ints: StepInts) -> Batch:
+    """Returns a batch of views of the numbers, with one token per request."""
+    count, device = ints.num_requests, ints.slots.device
+    full, window = (KvView(page_table=ints.page_tables[kind], slots=ints.slots[kind]) for kind in range(2))
+    return Batch(
+        token_ids=ints.result.token_ids,
+        positions=ints["positions"],
+        kv_lens=ints["kv_lens"],
+        full=full,
+        window=window,
+        query_starts=torch.arange(count + 1, device=device),
+        logit_rows=torch.arange(count, device=device),
+        num_tokens=ints["num_tokens"],
+    )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from firesteel.errors import UserError
 from firesteel.model.gpt_oss import GptOss
-from firesteel.model.host_batch import ALIGNED, NOT_STORED, HostBatch, StaticInts, send
+from firesteel.model.host_batch import ALIGNED, NOT_STORED, HostBatch, StaticInts, send_tables
 from firesteel.model.prompt_sizes import PromptSize
 from firesteel.types import Batch, KvCache, KvView, Taps
 
@@ -45,30 +45,30 @@ class PromptStep:
         device = model.weights.embedding.device
         self._ints = StaticInts(_count(size), device)
         width = -(-num_pages // ALIGNED) * ALIGNED
-        self._tables = torch.zeros(2, size.requests, width, dtype=torch.int64, device=device)[:, :, :num_pages]
+        self._tables = torch.zeros(2, size.requests, width, dtype=torch.int64, device=device)
+        self._num_pages = num_pages
         self.batch = self._view()
         self.rest()
 
     @torch.inference_mode()
     def rest(self) -> None:
         """Sets inputs with which a run stores nothing."""
-        self._load(_empty_batch())
+        self._load(HostBatch.empty())
 
     @torch.inference_mode()
     def load(self, batch: HostBatch) -> None:
         """Sets the inputs of the next run with two copies; does not wait for the device."""
         requests, width = batch.full_table.shape
+        if width > self._num_pages:
+            raise UserError(f"page tables of {width} pages do not fit into {self._num_pages}")
         logits = len(batch.logit_rows)
         if batch.num_tokens > self.size.tokens or max(requests, logits) > self.size.requests:
             raise UserError(
                 f"a step of {self.size.tokens} tokens of {self.size.requests} requests was given "
                 f"{batch.num_tokens} of {requests}, and {logits} rows with logits"
             )
-        if width > self._tables.shape[2]:
-            raise UserError(f"page tables of {width} pages do not fit into {self._tables.shape[2]}")
-        tables = torch.from_numpy(np.stack((batch.full_table, batch.window_table)))
         self._load(batch)
-        send(tables, self._tables[:, :requests, :width])
+        send_tables(batch.full_table, batch.window_table, self._tables)
 
     @torch.inference_mode()
     def run(self) -> Tensor:
@@ -98,7 +98,7 @@ class PromptStep:
         self._ints.load({**given, "num_tokens": np.array([batch.num_tokens])}, padding)
 
     def _view(self) -> Batch:
-        parts = self._ints
+        parts, (full, window) = self._ints, self._tables[:, :, : self._num_pages]
         return Batch(
             token_ids=parts["token_ids"],
             positions=parts["positions"],
@@ -106,8 +106,8 @@ class PromptStep:
             kv_lens=parts["kv_lens"],
             logit_rows=parts["logit_rows"],
             num_tokens=parts["num_tokens"],
-            full=KvView(page_table=self._tables[0], slots=parts["full_slots"]),
-            window=KvView(page_table=self._tables[1], slots=parts["window_slots"]),
+            full=KvView(page_table=full, slots=parts["full_slots"]),
+            window=KvView(page_table=window, slots=parts["window_slots"]),
         )
 
 
@@ -123,18 +123,3 @@ def _count(size: PromptSize) -> dict[str, int]:
         "logit_rows": size.requests,
         "num_tokens": 1,
     }
-
-
-def _empty_batch() -> HostBatch:
-    none, tables = np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.int64)
-    return HostBatch(
-        token_ids=none,
-        positions=none,
-        query_starts=none,
-        kv_lens=none,
-        full_table=tables,
-        full_slots=none,
-        window_table=tables,
-        window_slots=none,
-        logit_rows=none,
-    )

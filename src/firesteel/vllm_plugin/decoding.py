@@ -17,7 +17,7 @@ from firesteel.model.decode import MOST_REQUESTS, DecodeStep
 from firesteel.model.decode_operands import DecodeInputs, find_rounding
 from firesteel.model.decode_ops import DecodeError
 from firesteel.model.gpt_oss import GptOss
-from firesteel.model.step_result import StepResult
+from firesteel.model.step_ints import StepResult
 from firesteel.types import KvCache
 from firesteel.vllm_plugin.inputs import StepInputs
 from firesteel.vllm_plugin.step import VllmStep

@@ -102,6 +102,20 @@ def test_engine_is_measured_with_and_without_drafts(run, tiny, tmp_path):
     assert records[1.0].config["speculate"]["num_speculative_tokens"] == 2
 
 
+def test_engine_tells_why_it_drafted_or_did_not(run, tiny, tmp_path):
+    """A run on a GPU drafted nothing, and did not say why."""
+    flags = ["--synthetic", "tiny", *SMALL, "--steps", "40", "--engine", "--requests", "1", "--context", "9"]
+    result = run("bench", "speculate", *flags, "--acceptance", "0", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output + str(result.exception)
+    assert "what the choices were made from" in result.stdout and "no gain expected" in result.stdout
+    told = {
+        record.parameters["acceptance"]: record.parameters["policy"]
+        for record in map(Record.load, tmp_path.glob("*.json"))
+    }
+    assert told[None] is None and told[0.0]["choices"]["no gain expected"] > 0
+    assert told[0.0]["accepted_up_to"]["0"][0] < 0.8 and told[0.0]["plain_ms"] > 0
+
+
 @pytest.mark.parametrize("flags", [("--speculate", "eagle3"), ("--num-speculative-tokens", "1")], ids=str)
 def test_engine_refuses_drafts_that_it_would_replace(run, tiny, flags):
     """Simulated drafts took their place without a word."""

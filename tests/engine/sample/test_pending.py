@@ -5,7 +5,7 @@ import torch
 from firesteel.engine.sample.logprobs import score
 from firesteel.engine.sample.pending import PendingTokens
 from firesteel.engine.sample.row import SampleRow
-from firesteel.model.step_result import StepResult
+from firesteel.model.step_ints import StepResult
 from firesteel.types import SamplingParams
 
 

@@ -1,6 +1,7 @@
 """Which requests a draft network follows, and when it is suspected of reading wrong residuals."""
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,13 +11,13 @@ from firesteel.config import KernelConfig
 from firesteel.device import find_device
 from firesteel.engine.speculate.draft_store import DraftStore
 from firesteel.engine.speculate.drafting import MOST_IDLE, DraftingSpeculator
-from firesteel.engine.speculate.policy import DraftPolicy
+from firesteel.engine.speculate.policy import DraftPolicy, StepTime
 from firesteel.engine.statistics import Statistics
 from firesteel.kernels.ledger import Ledger
 from firesteel.model.drafters.draft_sizes import DraftSizes
 from firesteel.model.drafters.wiring import FEWEST_DRAFTS
 from firesteel.model.graphs import StepMemory
-from firesteel.types import Plan, SpanResult, Taps
+from firesteel.types import Plan, SamplingParams, SpanResult, Taps
 from tests.engine.speculate.jobs import CHEAP, DEAR, Mask, new_job, plan_of
 
 CPU = find_device("cpu")
@@ -124,6 +125,7 @@ def test_drafts_end_where_the_grammar_does_not_allow_them():
 def test_request_is_left_after_steps_for_which_drafts_did_not_pay(adapts):
     job = new_job("a", [1, 2, 3])
     speculator = new_speculator([job], DEAR, adapts=adapts)
+    speculator.policy.allowance.steps = 0.5  # too little for a probe
     for _ in range(MOST_IDLE):
         assert speculator.waits(plan_of(job))
         step(speculator, job)
@@ -133,13 +135,33 @@ def test_request_is_left_after_steps_for_which_drafts_did_not_pay(adapts):
     assert (len(speculator.drafter.contexts) == seen) == adapts
 
 
+def test_request_is_left_at_once_if_drafts_lost_more_than_allowed():
+    job = new_job("a", [1, 2, 3])
+    speculator = new_speculator([job])
+    speculator.policy.allowance.count(100.0, 1.0, 1.0)
+    step(speculator, job)
+    assert not speculator.waits(plan_of(job))
+
+
+@pytest.mark.parametrize(("left", "drafted"), [(1, 0), (2, 1), (9, 3)])
+def test_last_token_of_a_request_is_not_drafted(left, drafted):
+    """A network drafted once more for the last token, which is drawn."""
+    job = new_job("a", [1, 2, 3])
+    speculator = new_speculator([job], adapts=False)
+    job.request = replace(job.request, params=SamplingParams(max_tokens=4 + left))
+    step(speculator, job)
+    [(_, counts)] = speculator.drafter.contexts
+    assert counts == [drafted] and len(speculator.find_drafts([job])[0]) == drafted
+
+
 def test_step_of_left_requests_teaches_what_plain_steps_cost():
     job = new_job("a", [1, 2, 3])
     speculator = new_speculator([job], DEAR)
+    speculator.policy.allowance.steps = 0.5
     for _ in range(MOST_IDLE):
-        speculator.count(step(speculator, job), [SpanResult(token_id=5)], 1.5)
+        speculator.count(step(speculator, job), [SpanResult(token_id=5)], StepTime(ms=1.5))
     plain = speculator.policy.plain.predict(1)
-    speculator.count(step(speculator, job), [SpanResult(token_id=5)], 1.5)
+    speculator.count(step(speculator, job), [SpanResult(token_id=5)], StepTime(ms=1.5))
     assert speculator.policy.verifying.predict(1) > 1.2 and speculator.policy.plain.predict(1) > plain
 
 
@@ -158,6 +180,6 @@ def test_network_whose_drafts_are_wrong_is_suspected_once(caplog):
     with caplog.at_level(logging.WARNING):
         for _ in range(FEWEST_DRAFTS + 5):
             plan = step(speculator, job, drafts=(10, 11))
-            speculator.count(plan, [SpanResult(token_id=5)], 1.0)
+            speculator.count(plan, [SpanResult(token_id=5)], StepTime(ms=1.0))
     [record] = caplog.records
     assert "--speculate eagle3: only 0%" in record.getMessage()

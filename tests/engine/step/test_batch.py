@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from firesteel.engine.step.batch import build_batch, build_row_batch
+from firesteel.engine.step.batch import build_batch, lay_out_rows
 from firesteel.types import Plan, Request, SamplingParams, Span
 
 CPU = torch.device("cpu")
@@ -139,12 +139,12 @@ def test_drafted_tokens_follow_those_of_a_span():
 
 def test_rows_of_a_request_see_those_before_them():
     drafting = replace(span([5, 6, 7], 2, [3, 1], [2, 6]), num_logits=3, draft_ids=(8, 9))
-    batch = build_row_batch(Plan(spans=[drafting, span([1, 2], 1, [4])]), 4, CPU)
+    batch = lay_out_rows(Plan(spans=[drafting, span([1, 2], 1, [4])]), 4)
     assert batch.token_ids.tolist() == [7, 8, 9, 2] and batch.positions.tolist() == [2, 3, 4, 1]
     assert batch.query_starts.tolist() == [0, 1, 2, 3, 4] and batch.kv_lens.tolist() == [3, 4, 5, 2]
-    assert batch.full.page_table.tolist() == [[3, 1], [3, 1], [3, 1], [4, 0]]
-    assert batch.window.page_table.tolist()[2] == [2, 6]
-    assert batch.full.slots.tolist() == [14, 15, 4, 17] and batch.window.slots.tolist() == [10, 11, 24, 17]
+    assert batch.full_table.tolist() == [[3, 1], [3, 1], [3, 1], [4, 0]]
+    assert batch.window_table.tolist()[2] == [2, 6]
+    assert batch.full_slots.tolist() == [14, 15, 4, 17] and batch.window_slots.tolist() == [10, 11, 24, 17]
     assert batch.logit_rows.tolist() == [0, 1, 2, 3]
 
 

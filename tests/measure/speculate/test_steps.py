@@ -39,7 +39,7 @@ def test_rows_give_the_logits_of_the_same_tokens_decoded_one_by_one(llm):
     """A row sees the keys and values that the rows before it write in the same step."""
     case = VerifyCase(requests=2, rows=3, context=14)
     together = open_step(case, llm, CONFIG, None)
-    token_ids = together.batch.token_ids.view(2, 3)
+    token_ids = together.first[0].view(2, 3)
     logits = together.run().clone().view(2, 3, -1)
     one_by_one = open_step(VerifyCase(requests=2, rows=1, context=14), llm, CONFIG, None)
     for row in range(3):

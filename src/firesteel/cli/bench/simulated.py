@@ -16,6 +16,7 @@ from firesteel.cli.options import failing, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import resolve
+from firesteel.engine.speculate.choice import LEAST_GAIN
 from firesteel.errors import UserError
 from firesteel.measure.speculate.runs import (
     ROUNDS,
@@ -53,6 +54,7 @@ def bench_simulated(
         print_json([speed.as_dict() for speed in speeds])
     else:
         show(simulated_table(speeds, f"{name} on {device.name}", adapts=config.speculate.adapt_speculation))
+        show(choice_table(speeds))
     say(f"records are in {out}")
 
 
@@ -85,5 +87,32 @@ def simulated_table(speeds: Sequence[SimulatedSpeed], title: str, *, adapts: boo
             str(speed.drafted),
             str(speed.accepted),
             f"{speed.saved_s:.2f}",
+        )
+    return table
+
+
+def choice_table(speeds: Sequence[SimulatedSpeed]) -> Table:
+    """Builds the table of what the engine chose from: why it drafted, or did not."""
+    table = new_table(
+        "requests", "acceptance", "plain ms", "ms by rows each", "accepted", "gain expected", "choices"
+    )
+    table.title = "what the choices were made from, at the end of each case"
+    table.caption = (
+        "ms by rows: expected of a step that verifies 2, 3, ... rows of each request, the host's share included; "
+        "accepted: learnt chance that 1, 2, ... drafted tokens are; gain: of drafting as many, against none; from "
+        f"{LEAST_GAIN:g} on drafts are made"
+    )
+    for speed in speeds:
+        if (told := speed.policy) is None:
+            continue
+        (accepted,), (gains,) = (list(told[name].values()) or [[]] for name in ("accepted_up_to", "expected_gain"))
+        table.add_row(
+            str(speed.requests),
+            f"{speed.acceptance:g}",
+            f"{told['plain_ms']:.2f}",
+            ", ".join(f"{ms:.2f}" for rows, ms in told["verifying_ms"].items() if rows > 1),
+            ", ".join(f"{chance:.2f}" for chance in accepted),
+            ", ".join(f"{gain:.2f}" for gain in gains),
+            ", ".join(f"{count} {reason}" for reason, count in told["choices"].items()),
         )
     return table

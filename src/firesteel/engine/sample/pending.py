@@ -11,7 +11,7 @@ from torch import Tensor
 from firesteel.engine.sample.logprobs import Logprobs
 from firesteel.engine.sample.row import SampleRow
 from firesteel.engine.transfer import Download
-from firesteel.model.step_result import StepResult
+from firesteel.model.step_ints import StepResult
 from firesteel.types import SpanResult, TokenLogprobs
 
 

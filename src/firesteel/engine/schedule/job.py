@@ -33,6 +33,11 @@ class Job:
         return self.request.num_prompt + self.request.max_new
 
     @property
+    def most_drafted(self) -> int:
+        """Most tokens to draft after those present: the last one that it may have is drawn."""
+        return self.longest - len(self.token_ids) - 1
+
+    @property
     def is_decoding(self) -> bool:
         return self.num_computed > 0 and len(self.token_ids) - self.num_computed == 1
 

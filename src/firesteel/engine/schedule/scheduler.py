@@ -17,6 +17,7 @@ from firesteel.config import BatchConfig
 from firesteel.engine.cache.page_tables import PageTables
 from firesteel.engine.schedule.job import Job
 from firesteel.engine.schedule.plan_draft import PlanDraft
+from firesteel.engine.schedule.request_room import check_room
 from firesteel.errors import RequestError
 from firesteel.types import Plan, Request, RequestStatistics, Span, SpanResult, StepOutput
 
@@ -62,7 +63,9 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Refuses a request that could not run even alone with an empty cache."""
-        self._check(request)
+        if request.request_id in self.jobs:
+            raise RequestError(f"request {request.request_id}: there is one of this name already")
+        check_room(request, self.tables, self.max_context)
         token_ids = list(request.token_ids)
         table = self.tables.new(token_ids, salt=request.cache_salt, is_shared=request.params.cache_prompt)
         job = Job(request, token_ids, table)
@@ -103,8 +106,8 @@ class Scheduler:
         drafted: dict[Job, Sequence[int]] = {}
         left = min(draft.left, self.most_rows - len(jobs))
         for job, token_ids in zip(jobs, self.find_drafts(jobs), strict=True):
-            count = min(len(token_ids), left, job.longest - len(job.token_ids) - 1)
-            count = self.reserve(job, count) if count > 0 else 0  # a request's last token is drawn, not drafted
+            count = min(len(token_ids), left, job.most_drafted)
+            count = self.reserve(job, count) if count > 0 else 0
             drafted[job] = token_ids[:count]
             left -= count
         return drafted
@@ -169,24 +172,6 @@ class Scheduler:
         for job, span in zip(jobs, spans, strict=True):
             tables.grow(job.table, span.end)
         return True
-
-    def _check(self, request: Request) -> None:
-        name, prompt, new = request.request_id, request.num_prompt, request.max_new
-        if name in self.jobs:
-            raise RequestError(f"request {name}: there is one of this name already")
-        if not prompt:
-            raise RequestError(f"request {name}: the prompt is empty: at least one token is needed")
-        if prompt + new > self.max_context:
-            raise RequestError(
-                f"request {name}: {prompt} prompt tokens and {new} to come exceed the context of "
-                f"{self.max_context}: shorten the prompt or lower max_tokens"
-            )
-        pages = self.tables.layout.count_pages(prompt + max(new - 1, 0))  # the last token is not computed
-        if pages > self.tables.pool.num_pages:
-            raise RequestError(
-                f"request {name}: {prompt} prompt tokens and {new} to come need {pages} pages of the cache, which "
-                f"has {self.tables.pool.num_pages}: shorten it, lower max_tokens or raise --kv-cache-gib"
-            )
 
     def _extend(self, job: Job, draft: PlanDraft) -> None:
         """Plans the next tokens of a running job; preempts the youngest until there is a page for one token.

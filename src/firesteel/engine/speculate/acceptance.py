@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import accumulate
+from operator import mul
 
 FIRST_CHANCE = 0.8  # expected before anything was verified: high, as drafts that are never tried teach nothing
-FIRST_WEIGHT = 4.0  # verified drafts that the expectation counts as
-MEMORY = 0.99  # weight of a draft after each later one
+FIRST_WEIGHT = 8.0  # verified drafts that this, or what is expected of a request, counts as
+MEMORY = 0.98  # weight of a draft after each later one
 
 
 class Acceptance:
-    """Counts by position in the draft. Older drafts count less, since texts change."""
+    """Counts by position in the draft. Older drafts count less, since texts change, also where they were shorter.
 
-    def __init__(self, prior: Callable[[int], float] = lambda position: FIRST_CHANCE) -> None:
-        """Starts from `prior`, the chance by position that is expected of the first drafts."""
-        self._prior = prior
+    A position that has not been tried lately is expected to be as good as the one before it, so that it is tried.
+    """
+
+    def __init__(self, overall: Acceptance | None = None) -> None:
+        """Builds that of a request if `overall` is given, which it is expected to equal."""
+        self._overall = overall
         self._tried: list[float] = []
         self._accepted: list[float] = []
 
@@ -23,20 +27,22 @@ class Acceptance:
         missing = drafted - len(self._tried)
         self._tried += [0.0] * missing
         self._accepted += [0.0] * missing
-        for position in range(min(drafted, accepted + 1)):
-            self._tried[position] = MEMORY * self._tried[position] + 1
-            self._accepted[position] = MEMORY * self._accepted[position] + (position < accepted)
+        for position in range(len(self._tried)):
+            is_tried = position < min(drafted, accepted + 1)
+            self._tried[position] = MEMORY * self._tried[position] + is_tried
+            self._accepted[position] = MEMORY * self._accepted[position] + (is_tried and position < accepted)
 
-    def chance(self, position: int) -> float:
-        """Returns the chance that the token at `position`, from 0, is accepted if those before it are."""
-        tried = self._tried[position] if position < len(self._tried) else 0.0
-        accepted = self._accepted[position] if position < len(self._accepted) else 0.0
-        return (accepted + FIRST_WEIGHT * self._prior(position)) / (tried + FIRST_WEIGHT)
+    def list_chances(self, count: int) -> list[float]:
+        """Returns for each of `count` positions the chance that its token is accepted if those before it are."""
+        expected = [] if self._overall is None else self._overall.list_chances(count)
+        chances: list[float] = []
+        for position in range(count):
+            prior = expected[position] if expected else chances[-1] if chances else FIRST_CHANCE
+            tried = self._tried[position] if position < len(self._tried) else 0.0
+            accepted = self._accepted[position] if position < len(self._accepted) else 0.0
+            chances.append((accepted + FIRST_WEIGHT * prior) / (tried + FIRST_WEIGHT))
+        return chances
 
     def chances(self, count: int) -> list[float]:
         """Returns for each of `count` positions the chance that all drafted tokens up to it are accepted."""
-        chances, product = [], 1.0
-        for position in range(count):
-            product *= self.chance(position)
-            chances.append(product)
-        return chances
+        return list(accumulate(self.list_chances(count), mul))

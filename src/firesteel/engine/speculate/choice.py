@@ -38,3 +38,14 @@ def choose_counts(
     for _, position, request in candidates[:best]:
         counts[request] = max(counts[request], position + 1)
     return counts
+
+
+def list_gains(
+    chances: Sequence[float], requests: int, plain_ms: float, verify_ms: Callable[[int], float]
+) -> list[float]:
+    """Returns the rate with 1, 2, ... drafted tokens of each of some equal requests, against none."""
+    tokens, gains = 1.0, []
+    for drafted, chance in enumerate(chances, 1):
+        tokens += chance
+        gains.append(tokens * plain_ms / verify_ms(requests * (1 + drafted)))
+    return gains

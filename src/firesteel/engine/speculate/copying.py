@@ -11,7 +11,7 @@ from torch import Tensor
 from firesteel.engine.schedule.job import Job
 from firesteel.engine.speculate.acceptance import Acceptance
 from firesteel.engine.speculate.ngram import NgramIndex
-from firesteel.engine.speculate.policy import DraftPolicy
+from firesteel.engine.speculate.policy import DraftPolicy, StepTime
 from firesteel.engine.speculate.speculator import FindJob, cut_drafts
 from firesteel.types import Plan, SpanResult
 
@@ -41,6 +41,7 @@ class CopyingSpeculator:
         self.policy, self.find_job = policy, find_job
         self.most = most or MOST_COPIED
         self._texts: dict[str, CopiedText] = {}
+        self._has_drafted = False  # in the step before
         self._chosen: tuple[list[tuple[str, int]], list[int]] = [], []  # texts by name and length, and their counts
 
     def find_drafts(self, jobs: Sequence[Job]) -> list[Sequence[int]]:
@@ -59,6 +60,9 @@ class CopyingSpeculator:
         jobs = [job for span in plan.spans if (job := self.find_job(span)) is not None]
         return plan.has_drafts or any(self._choose(jobs, [self._find_text(job) for job in jobs]))
 
+    def expect(self, plan: Plan) -> None:
+        """Needs no look: texts that end are not copied from again."""
+
     def follow(self, plan: Plan, results: Sequence[SpanResult | None], features: Tensor | None) -> None:
         for span, result in zip(plan.spans, results, strict=True):
             text = self._texts.get(span.request.request_id)
@@ -66,11 +70,14 @@ class CopyingSpeculator:
                 for acceptance in (text.acceptances[text.kind], self.policy.overall[text.kind]):
                     acceptance.add(len(span.draft_ids), len(result.following))
 
-    def count(self, plan: Plan, results: Sequence[SpanResult], ms: float) -> None:
+    def count(self, plan: Plan, results: Sequence[SpanResult], time: StepTime) -> None:
         if plan.has_drafts:
-            self.policy.count(plan, results, ms)
-        else:
-            self.policy.plain.learn(len(plan.spans), ms)
+            self.policy.count(plan, results, time)
+        elif time.is_steady:
+            self.policy.count_plain(len(plan.spans), time)
+        elif self._has_drafted:
+            self.policy.count_waited(len(plan.spans), time, is_followed=False)
+        self._has_drafted = plan.has_drafts
 
     def drop(self, request_id: str) -> None:
         self._texts.pop(request_id, None)
@@ -79,7 +86,7 @@ class CopyingSpeculator:
         name = job.request.request_id
         text = self._texts.get(name)
         if text is None or text.index.token_ids is not job.token_ids:
-            acceptances = [Acceptance(self.policy.overall[kind].chance) for kind in range(len(LONGER) + 1)]
+            acceptances = [Acceptance(self.policy.overall[kind]) for kind in range(len(LONGER) + 1)]
             text = self._texts[name] = CopiedText(NgramIndex(job.token_ids), acceptances)
         return text
 
@@ -87,10 +94,12 @@ class CopyingSpeculator:
         """Returns the number of tokens to copy per request: the same answer until a text grows."""
         state = [(job.request.request_id, len(job.token_ids)) for job in jobs]
         if self._chosen[0] != state:
-            copies = [text.find() for text in texts]
-            chances = [
-                [] if copy is None else text.acceptances[copy[1]].chances(self.most)
-                for text, copy in zip(texts, copies, strict=True)
-            ]
+            chances = [self._list_chances(job, text) for job, text in zip(jobs, texts, strict=True)]
             self._chosen = state, self.policy.choose(chances)
         return self._chosen[1]
+
+    def _list_chances(self, job: Job, text: CopiedText) -> list[float]:
+        """Returns the chances of copied tokens, none if there is no copy."""
+        most = min(self.most, job.most_drafted)
+        copy = text.find() if most > 0 else None
+        return [] if copy is None else text.acceptances[copy[1]].chances(most)

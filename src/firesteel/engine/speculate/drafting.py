@@ -12,7 +12,8 @@ from firesteel.engine.schedule.job import Job
 from firesteel.engine.speculate.acceptance import Acceptance
 from firesteel.engine.speculate.draft_store import DraftStore
 from firesteel.engine.speculate.kept_span import KeptSpan, PendingDrafts
-from firesteel.engine.speculate.policy import DraftPolicy
+from firesteel.engine.speculate.lacking_pages import LackingPages
+from firesteel.engine.speculate.policy import DraftPolicy, StepTime
 from firesteel.engine.speculate.speculator import FindJob, cut_drafts
 from firesteel.model.drafters.wiring import suspect_wiring
 from firesteel.types import Plan, Span, SpanResult
@@ -61,6 +62,7 @@ class DraftingSpeculator:
         self.boundaries = self.drafter.boundaries
         self._has_warned = False
         self._texts: dict[str, FollowedText] = {}
+        self._lacking = LackingPages(drafts.page_size)
         self._pending: tuple[list[KeptRows], PendingDrafts] | None = None  # not read yet
 
     def find_drafts(self, jobs: Sequence[Job]) -> list[Sequence[int]]:
@@ -70,6 +72,11 @@ class DraftingSpeculator:
     def waits(self, plan: Plan) -> bool:
         texts = map(self._find_text, plan.spans)
         return plan.has_drafts or any(text is not None and not text.is_left for text in texts)
+
+    def expect(self, plan: Plan) -> None:
+        """Begins to follow new requests, also those that end now: others may find their pages."""
+        for span in plan.spans:
+            self._find_text(span)
 
     def follow(self, plan: Plan, results: Sequence[SpanResult | None], features: Tensor | None) -> None:
         assert features is not None
@@ -93,14 +100,14 @@ class DraftingSpeculator:
         for part, token_ids in zip(parts, drafted, strict=True):
             part.text.draft_ids, part.text.length = token_ids, part.kept.span.end + 1
 
-    def count(self, plan: Plan, results: Sequence[SpanResult], ms: float) -> None:
+    def count(self, plan: Plan, results: Sequence[SpanResult], time: StepTime) -> None:
         if plan.has_drafts:
-            self.policy.count(plan, results, ms)
+            self.policy.count(plan, results, time)
             self._warn()
         elif self.waits(plan):
-            self.policy.verifying.learn(len(plan.spans), ms)
-        else:
-            self.policy.plain.learn(len(plan.spans), ms)
+            self.policy.count_waited(len(plan.spans), time, is_followed=True)
+        elif time.is_steady:
+            self.policy.count_plain(len(plan.spans), time)
 
     def drop(self, request_id: str) -> None:
         self._texts.pop(request_id, None)
@@ -123,8 +130,9 @@ class DraftingSpeculator:
             return text
         if self.find_job(span) is None:
             return None
-        self._texts[name] = FollowedText(span.token_ids, Acceptance(self.policy.overall[KIND].chance))
-        return self._texts[name]
+        text = self._texts[name] = FollowedText(span.token_ids, Acceptance(self.policy.overall[KIND]))
+        text.is_left = self._lacking.precede(span)  # a cached prefix of a request that was left
+        return text
 
     def _find_drafts(self, job: Job) -> Sequence[int]:
         text = self._texts.get(job.request.request_id)
@@ -146,6 +154,10 @@ class DraftingSpeculator:
             text = self._find_text(span)
             accepted = 0 if result is None else len(result.following)
             end = min(span.end + accepted, len(span.token_ids) - 1)
+            if text is not None and span.start == 0:
+                text.is_left, text.num_idle = False, 0  # preempted, and computed again from its first token
+            if text is not None:
+                self._lacking.note(span, end, is_stored=not text.is_left)
             if text is not None and not text.is_left and end > span.start:
                 job = self.find_job(span)
                 job = job if job is not None and job.is_decoding else None
@@ -157,14 +169,17 @@ class DraftingSpeculator:
     def _choose(self, parts: Sequence[KeptRows]) -> list[int]:
         """Returns the number of tokens to draft per text."""
         decoding = [part for part in parts if part.job is not None]
-        counts = dict(zip(map(id, decoding), self.policy.choose([*map(self._list_chances, decoding)]), strict=True))
+        chosen = self.policy.choose([*map(self._list_chances, decoding)], can_rest=False)
+        counts = dict(zip(map(id, decoding), chosen, strict=True))
+        most_idle = 1 if self.policy.allowance.is_spent else MOST_IDLE
         for part in decoding:
             part.text.num_idle = 0 if counts[id(part)] else part.text.num_idle + 1
-            part.text.is_left = self.policy.adapts and part.text.num_idle >= MOST_IDLE
+            part.text.is_left = self.policy.adapts and part.text.num_idle >= most_idle
         return [counts.get(id(part), 0) for part in parts]
 
     def _list_chances(self, part: KeptRows) -> list[float]:
         """Returns the chances of drafted tokens, none if the network has no room to write their keys and values."""
         assert part.job is not None
-        has_room = self.reserve(part.job, self.drafter.reach) == self.drafter.reach
-        return part.text.acceptance.chances(self.drafts.padded.most) if has_room else []
+        most = min(self.drafts.padded.most, part.job.most_drafted)
+        has_room = most > 0 and self.reserve(part.job, self.drafter.reach) == self.drafter.reach
+        return part.text.acceptance.chances(most) if has_room else []

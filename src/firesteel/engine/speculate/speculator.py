@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from firesteel.engine.schedule.job import Job
-from firesteel.engine.speculate.policy import DraftPolicy
+from firesteel.engine.speculate.policy import DraftPolicy, StepTime
 from firesteel.types import Plan, Span, SpanResult
 
 FindJob = Callable[[Span], Job | None]  # returns the job of a span if it still exists
@@ -26,6 +26,9 @@ class Speculator(Protocol):
     def waits(self, plan: Plan) -> bool:
         """Returns whether the step after `plan` needs its tokens, so that it is not launched ahead of them."""
 
+    def expect(self, plan: Plan) -> None:
+        """Looks at the requests of a step that ran, before it is committed: some may end with it."""
+
     def follow(self, plan: Plan, results: Sequence[SpanResult | None], features: Tensor | None) -> None:
         """Learns from a step that was committed, and may draft.
 
@@ -33,8 +36,8 @@ class Speculator(Protocol):
         of its rows, None if there are no `boundaries`.
         """
 
-    def count(self, plan: Plan, results: Sequence[SpanResult], ms: float) -> None:
-        """Counts a decoding step that took `ms`, drafting included."""
+    def count(self, plan: Plan, results: Sequence[SpanResult], time: StepTime) -> None:
+        """Counts a decoding step and what it took, drafting included."""
 
     def drop(self, request_id: str) -> None:
         """Forgets a request that has ended."""

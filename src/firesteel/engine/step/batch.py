@@ -20,11 +20,11 @@ def build_batch(plan: Plan, page_size: int, device: torch.device, reach: int = 0
     return _upload(lay_out(plan, page_size, reach), device)
 
 
-def build_row_batch(plan: Plan, page_size: int, device: torch.device) -> Batch:
-    """Builds a batch of as many requests as the plan has tokens: each attends to those before it in its text."""
+def lay_out_rows(plan: Plan, page_size: int) -> HostBatch:
+    """Returns a batch of as many requests as the plan has tokens: each attends to those before it in its text."""
     host = lay_out(plan, page_size)
     counts = np.diff(host.query_starts)
-    rows = HostBatch(
+    return HostBatch(
         token_ids=host.token_ids,
         positions=host.positions,
         query_starts=np.arange(host.num_tokens + 1),
@@ -35,7 +35,6 @@ def build_row_batch(plan: Plan, page_size: int, device: torch.device) -> Batch:
         window_slots=host.window_slots,
         logit_rows=np.arange(host.num_tokens),
     )
-    return _upload(rows, device)
 
 
 def _upload(host: HostBatch, device: torch.device) -> Batch:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from firesteel.engine.sample.pending import PendingTokens
 from firesteel.engine.sample.row import SampleRow
 from firesteel.engine.sample.sampler import Sampler
-from firesteel.engine.step.batch import build_batch, build_row_batch
+from firesteel.engine.step.batch import lay_out_rows
 from firesteel.engine.step.step_store import ReadyStep, StepStore
 from firesteel.engine.transfer import upload_ints
 from firesteel.types import Plan, Span
@@ -85,9 +85,7 @@ class DecodeLoop:
         store = self.store
         longest = max(span.end + len(span.draft_ids) for span in plan.spans)
         ready = store.find(plan.num_tokens, longest)
-        build = build_row_batch if plan.has_drafts else build_batch
-        batch = build(plan, store.page_size, store.device.torch_device)
-        ready.step.load(batch if token_ids is None else replace(batch, token_ids=token_ids))
+        ready.step.load(lay_out_rows(plan, store.page_size), token_ids)
         self._ready, self._is_fresh = ready, True
 
     def follow(self, last: Plan, plan: Plan) -> None:
@@ -111,7 +109,8 @@ class DecodeLoop:
             return PendingTokens.begin_plain(drawing, step.result)
         count = len(drawing)
         sampled = self.sampler.sample(logits[:count], drawing, step.result.best[:count])
-        step.feed(sampled.token_ids)
+        if not plan.has_drafts:  # the step after one that verifies drafts is loaded
+            step.feed(sampled.token_ids)
         return sampled.fetch()
 
     def _add_pages(self, plan: Plan) -> None:

@@ -54,6 +54,7 @@ class SimulatedSpeed:
     accepted: int
     saved_s: float  # the engine's own estimate
     request_steps: int  # steps of requests, with drafts or without
+    policy: dict[str, Any] | None  # what the last choices were made from, see `DraftPolicy.describe`
 
     @property
     def tok_s(self) -> float:
@@ -75,6 +76,7 @@ class SimulatedSpeed:
             "accepted": self.accepted,
             "tokens_a_step": self.length,
             "saved_s": self.saved_s,
+            "policy": self.policy,
         }
 
 
@@ -112,7 +114,7 @@ def measure_simulated(
                 acceptance=acceptance,
                 vocab_size=loaded.spec.vocab_size,
             )
-            copying.policy.overall.clear()  # learnt at another acceptance
+            copying.policy.forget()  # learnt at another acceptance
         use_speculator(engine, speculator)
         params = SamplingParams(max_tokens=sweep.tokens)
         requests = draw_requests([context] * count, params, loaded.spec.vocab_size, seed=SEED)
@@ -146,6 +148,7 @@ def measure_case(
         accepted=accepted,
         saved_s=since("draft_saved_s"),
         request_steps=drawn - accepted,
+        policy=None if engine.speculator is None else engine.speculator.policy.describe(len(requests)),
     )
 
 

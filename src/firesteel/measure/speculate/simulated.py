@@ -80,7 +80,7 @@ class SimulatedSpeculator(CopyingSpeculator):
             index = SimulatedIndex(
                 job.token_ids, acceptance=self.acceptance, vocab_size=self.vocab_size, seed=f"{SEED} {name}"
             )
-            text = self._texts[name] = CopiedText(index, [Acceptance(self.policy.overall[0].chance)])
+            text = self._texts[name] = CopiedText(index, [Acceptance(self.policy.overall[0])])
         return text
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from firesteel.config import Config
 from firesteel.device import DeviceSpec
@@ -35,12 +36,12 @@ class VerifyStep:
     """A step that holds a batch of rows, and how it is launched."""
 
     step: AnyStep
-    batch: Batch
+    first: list[Tensor]  # inputs
     run: RunStep
     way: str
 
     def reset(self) -> None:
-        self.step.load(self.batch)
+        self.step.restore(self.first)
 
 
 def first_rows(token_ids: Sequence[int], case: VerifyCase, pages: Pages, cache: KvCache) -> Batch:
@@ -83,7 +84,7 @@ def open_step(case: VerifyCase, loaded: Loaded, config: Config, ops: DecodeOps |
         name = "network"
     step.load(batch)
     run, launch = launch_step(step, loaded.device, has_graphs=config.kernels.cuda_graphs)
-    return VerifyStep(step=step, batch=batch, run=run, way=f"{name}, {launch}")
+    return VerifyStep(step=step, first=step.copy(), run=run, way=f"{name}, {launch}")
 
 
 def launch_step(step: AnyStep, device: DeviceSpec, *, has_graphs: bool) -> tuple[RunStep, str]:

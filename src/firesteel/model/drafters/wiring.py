@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-FEWEST_DRAFTS = 100  # before which a rate says little
+from math import sqrt
+
+FEWEST_DRAFTS = 100  # before which a rate alone says little
+FEWEST_SURE = 20  # before which nothing is said: less if drafts are left out, as they are where they do not pay
 # Published heads have 0.6 to 0.8 of their first tokens accepted, mis-wired ones about 0.1: a length of about 1.1
 # (sgl-project/sglang issue 32226).
 LOWEST_RATE = 0.25
@@ -18,7 +21,9 @@ def suspect_wiring(acceptance_at_1: float, num_drafted: int, usual: float | None
     `usual` is the rate that the drafter is known to have, if it is.
     """
     lowest = LOWEST_RATE if usual is None else max(LOWEST_RATE, LOWEST_SHARE * usual)
-    if num_drafted < FEWEST_DRAFTS or acceptance_at_1 >= lowest:
+    is_many = num_drafted >= FEWEST_DRAFTS and acceptance_at_1 < lowest
+    is_sure = num_drafted >= FEWEST_SURE and bound_rate(acceptance_at_1, num_drafted) < lowest
+    if not is_many and not is_sure:
         return None
     fitting = "drafters that fit have 60 to 80 %" if usual is None else f"this drafter usually has {usual:.0%}"
     return (
@@ -28,3 +33,9 @@ def suspect_wiring(acceptance_at_1: float, num_drafted: int, usual: float | None
         "(norm_before_fc, fc_norm, use_aux_hidden_state) in its config.json with its publisher's; a text unlike "
         "its training text costs acceptance too"
     )
+
+
+def bound_rate(rate: float, count: int) -> float:
+    """Returns what a rate seen in `count` cases is at most, with 2 standard deviations (Agresti and Coull)."""
+    middle = (rate * count + 2) / (count + 4)
+    return middle + 2 * sqrt(middle * (1 - middle) / (count + 4))
