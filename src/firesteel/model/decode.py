@@ -78,7 +78,8 @@ class DecodeStep:
     def load(self, batch: Batch | HostBatch, token_ids: Tensor | None = None) -> None:
         """Sets the first inputs; does not wait for the device, unless the batch is there.
 
-        `token_ids` [T] on the device replace those of the batch.
+        `token_ids` [T] on the device replace those of the batch; they may not be this step's own, which are
+        overwritten first.
         """
         batch, inputs = batch if isinstance(batch, HostBatch) else HostBatch.of(batch), self.inputs
         if not batch.num_tokens == batch.num_requests == self.num_requests:

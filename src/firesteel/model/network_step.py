@@ -68,7 +68,7 @@ class NetworkStep:
         """Sets the first inputs; the batch has at most as many requests as the step has rows.
 
         Does not wait for the device, unless the batch is there. `token_ids` on the device replace those of the
-        batch.
+        batch; they may not be this step's own, which are overwritten first.
         """
         batch = batch if isinstance(batch, HostBatch) else HostBatch.of(batch)
         count = batch.num_tokens
