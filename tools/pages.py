@@ -41,7 +41,10 @@ def list_pages() -> dict[Path, dict[str, str]]:
             "implementations": ops.implementation_table(ops.read_library_ops()),
         },
         DOCS / "speculation.md": {"verify": speculate.verify_table(speculate.read_verify())},
-        DOCS / "batch-invariance.md": {"invariance": quality.bits_table(quality.read_invariance())},
+        DOCS / "batch-invariance.md": {
+            "invariance": quality.bits_table(quality.read_invariance()),
+            "invariance-cost": quality.cost_table(quality.read_invariance_cost()),
+        },
     }
 
 

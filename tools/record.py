@@ -58,14 +58,20 @@ COMMANDS = {
         "bench agreement --batch-invariant --requests 8 --prompt-tokens 200 --max-tokens 24 --schedules 6"
         " --page-size 16",
     ),
+    "h200-invariance-cost": tuple(
+        f"{command}{flag}"
+        for flag in ("", " --batch-invariant")
+        for command in (
+            f"{STEP} --engine --batch 1,8,32 --context 512 --steps 400 --temperature 1",
+            "bench prefill --synthetic gpt-oss-120b --tokens 100,2048",
+        )
+    ),
     "h200-speculate": (
         "bench speculate --synthetic gpt-oss-120b --requests 1,2 --rows 8 --context 2048 --steps 50",
     ),
 }
-NOT_YET = (
-    "h200-loop-many",
-    "h200-attention",
-)  # folders that no run has made so far; their cells of the tables are blank
+# Folders that have no records yet; their cells of the tables are blank.
+UNMEASURED = ("h200-loop-many", "h200-attention", "h200-invariance-cost")
 
 
 def main() -> None:

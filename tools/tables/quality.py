@@ -11,6 +11,7 @@ from tables.records import RECORDS, format_table, read_in_time
 KV = RECORDS / "kindling-kv"
 AGREEMENT = RECORDS / "h200-agreement"
 INVARIANCE = RECORDS / "h200-invariance"
+INVARIANCE_COST = RECORDS / "h200-invariance-cost"
 QUALITY = RECORDS / "kindling-quality"
 
 
@@ -83,3 +84,24 @@ def bits_table(records: list[Record]) -> str:
         for facts in (record.parameters for record in records)
     ]
     return format_table(["equality", "run", "rows of logits", "bits that differ"], rows)
+
+
+def read_invariance_cost(folder: Path = INVARIANCE_COST) -> list[Record]:
+    """Returns the records of decoding and of prompts, with and without batch invariance."""
+    return read_in_time(folder, "*.json")
+
+
+def cost_table(records: list[Record]) -> str:
+    """Returns a row per measurement: milliseconds without and with batch invariance, and by how much more."""
+    pairs: dict[tuple[str, int], dict[bool, float]] = defaultdict(dict)
+    for record in records:
+        facts, is_invariant = record.parameters, bool(record.config["kernels"].get("batch_invariant"))
+        if "batch" in facts:
+            pairs["decoding step, requests", facts["batch"]][is_invariant] = facts["ms_a_step"]
+        else:
+            pairs["first token, prompt tokens", facts["tokens"]][is_invariant] = facts["ms"]
+    rows = [
+        [f"{what}: {count}", f"{ms[False]:.2f}", f"{ms[True]:.2f}", f"{100 * (ms[True] / ms[False] - 1):+.0f} %"]
+        for (what, count), ms in sorted(pairs.items())
+    ]
+    return format_table(["", "without, ms", "with, ms", "cost"], rows or [["not measured yet", "", "", ""]])

@@ -18,7 +18,6 @@ from firesteel.device import find_capability
 from firesteel.kernels.operands.activation import is_native
 from firesteel.kernels.operands.fed import Fed
 from firesteel.kernels.operands.weights import Mxfp4Weight
-from firesteel.kernels.tiles.launch import divide_up, launch_kernel, power_of_two
 
 if TYPE_CHECKING:
     from firesteel.kernels.triton.linear import LinearTile
@@ -61,29 +60,10 @@ def experts_tile(native: bool) -> Tile:
 
 def multiply_dense(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tile: LinearTile) -> Tensor:
     """Writes the contiguous `y` [T, M], of any float type, and returns it."""
-    from firesteel.kernels.triton.linear import tile_kernel
+    from firesteel.kernels.triton.linear import launch_tiles
 
-    tokens, (num_rows, num_columns) = x.shape[0], weight.shape
-    if not tokens:
-        return y
-    launch_kernel(
-        tile_kernel,
-        (divide_up(tokens, tile.tokens), divide_up(num_rows, tile.rows)),
-        x,
-        weight,
-        bias,
-        y,
-        tokens,
-        x.stride(0),
-        weight.stride(0),
-        M=num_rows,
-        N=num_columns,
-        TOKENS=tile.tokens,
-        ROWS=tile.rows,
-        COLUMNS=tile.columns,
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-    )
+    if x.shape[0]:
+        launch_tiles(x, weight, bias, y, tile)
     return y
 
 
@@ -100,22 +80,10 @@ def multiply_packed(
 
 def choose_experts(logits: Tensor, active: int, num_tokens: Tensor | None) -> tuple[Tensor, Tensor]:
     """Returns ids and weights [T, A] of the most likely experts of each row of logits [T, E]."""
-    from firesteel.kernels.triton.route import NUM_WARPS, choose_kernel
+    from firesteel.kernels.triton.route import launch_choice
 
-    tokens, experts = logits.shape
+    tokens = logits.shape[0]
     ids = torch.empty(tokens, active, dtype=torch.int64, device=logits.device)
     weights = torch.empty(tokens, active, dtype=torch.float32, device=logits.device)
-    launch_kernel(
-        choose_kernel,
-        (tokens,),
-        logits,
-        ids,
-        weights,
-        num_tokens,
-        E=experts,
-        A=active,
-        EXPERTS=power_of_two(experts),
-        RANKS=power_of_two(active),
-        num_warps=NUM_WARPS,
-    )
+    launch_choice(logits, ids, weights, num_tokens)
     return ids, weights

@@ -411,3 +411,26 @@ def test_pairs_are_sorted_and_values_rounded_as_in_torch_on_a_gpu():
         command, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "width", "why"),
+    [
+        (32_768, 2880, None),  # the longest step of `bench agreement`
+        (93_206, 2880, None),  # 372824 pairs of 5760 columns are 2^31 - 17408
+        (93_207, 2880, "372828 pairs are too many"),
+        (256_000, 2880, "counts values in 32 bits: 1024000 pairs are too many"),
+        (600_000, 64, "takes up to 65535 tiles of 32 rows: 2400000 pairs are too many"),
+    ],
+)
+def test_steps_whose_pairs_leave_32_bits_are_refused(tokens, width, why):
+    few = random_experts(1, width, width, torch.Generator().manual_seed(0))
+    operands = MoeMatmulOperands(
+        x=torch.empty(tokens, width, dtype=torch.bfloat16, device="meta"),
+        ids=torch.empty(tokens, 4, dtype=torch.int64, device="meta"),
+        weights=torch.empty(tokens, 4, device="meta"),
+        experts=few,
+        limit=7.0,
+    )
+    refusal = moe_matmul.implementations["triton:invariant"].accepts(operands)
+    assert refusal is None if why is None else why in refusal

@@ -390,4 +390,4 @@ def test_products_are_fused_with_sums_as_launched(is_fused):
         constants={},
         enable_fp_fusion=is_fused,
     )
-    assert ("fma.rn.f32" in prove_module._compile(code, 90).asm["ptx"]) is is_fused
+    assert ("fma.rn.f32" in prove_module.compile_code(code, 90).asm["ptx"]) is is_fused

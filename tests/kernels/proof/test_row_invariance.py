@@ -163,6 +163,28 @@ def test_interpreted_kernels_give_rows_the_same_bits(op, label, call_interpreted
         assert all(torch.equal(whole[part], rows) for whole, rows in zip(results[0], actual, strict=True)), part
 
 
+@pytest.mark.parametrize("label", ["T=65 S=16 torch.bfloat16", "T=20 S=16 torch.float8_e4m3fn 3 not stored"])
+def test_interpreted_rope_kv_write_gives_rows_the_same_bits(label, call_interpreted):
+    """The queries and what is read back from the slots; slots that are not written keep what they held."""
+    sample = next(s for s in rope_kv_write.make_samples(torch.device("cpu")) if s.label.startswith(label))
+    (operands,) = sample.args
+    operands = replace(operands, positions=operands.positions % 64, table=operands.table[:64].clone())
+    last = rope_kv_write.rows.count(operands) - 1
+    parts = [[0], [last], [5, 6, 7], [last, 2, 11], list(range(last, -1, -1))]
+    kept = [operands, *(rope_kv_write.rows.keep(operands, part) for part in parts)]
+    results = call_interpreted(rope_kv_write, "triton", [Sample("", (own,)) for own in kept])
+    rows = [rope_kv_write.rows.results(own, result) for own, result in zip(kept, results, strict=True)]
+    assert rows[0][1].any() and rows[0][2].any(), "keys and values must be read where they were stored"
+    for part, actual in zip(parts, rows[1:], strict=True):
+        assert all(torch.equal(whole[part], few) for whole, few in zip(rows[0], actual, strict=True)), part
+    for own, result in zip(kept, results, strict=True):
+        stored = torch.zeros(operands.k_pages.shape[0] * operands.k_pages.shape[2], dtype=torch.bool)
+        stored[own.slots[own.slots >= 0]] = True
+        for before, after in ((own.k_pages, result[1]), (own.v_pages, result[2])):
+            slots = [pages.view(torch.uint8).transpose(1, 2).flatten(0, 1) for pages in (before, after)]
+            assert torch.equal(slots[0][~stored], slots[1][~stored])
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("op", NETWORK_OPS, ids=lambda op: op.name)
 def test_rows_have_the_same_bits_on_a_gpu(op):

@@ -8,7 +8,7 @@ from firesteel import LLM
 from firesteel.config import resolve
 from firesteel.engine.load import Loaded
 from firesteel.measure.tokens.bench import opener
-from firesteel.measure.tokens.equalities import NAMES, Equalities, Unmeasured, draw_mixed
+from firesteel.measure.tokens.equalities import MOST_STEP_TOKENS, NAMES, Equalities, Unmeasured, draw_mixed
 
 
 def prepared(llm, *, count=5, prompt_tokens=36, max_tokens=10, **settings):
@@ -145,3 +145,15 @@ def test_drawn_prompts_have_half_to_full_length_and_repeat_with_the_seed():
     lengths = {request.num_prompt for request in first}
     assert len(lengths) > 5 and min(lengths) >= 15 and max(lengths) <= 30
     assert len({tuple(request.token_ids) for request in first}) == 20
+
+
+def test_steps_of_long_prompts_stay_within_what_the_experts_count():
+    requests = draw_mixed(32, 8000, 64, 201088, seed=0)
+    assert sum(request.num_prompt for request in requests) > 4 * MOST_STEP_TOKENS
+    equalities = Equalities(requests, lambda setup: None, seed=0)
+    assert equalities.all.max_num_batched_tokens == MOST_STEP_TOKENS
+    assert equalities.single.max_num_batched_tokens == max(request.num_prompt for request in requests)
+    pairs, widest = 4 * MOST_STEP_TOKENS, 2 * 2880
+    assert pairs * widest < 2**31, "the experts of gpt-oss must take a step of this size"
+    few = Equalities(requests[:2], lambda setup: None, seed=0)
+    assert few.all.max_num_batched_tokens == sum(request.num_prompt for request in requests[:2])

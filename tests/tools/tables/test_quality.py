@@ -1,5 +1,7 @@
 """Tables of quality: formats of keys and values, precisions."""
 
+from types import SimpleNamespace
+
 from firesteel.quality import PRECISIONS
 from tables import quality
 
@@ -42,3 +44,20 @@ def test_equalities_of_a_batch_invariant_engine_are_shown_with_their_bits():
             str(facts["logit_bits_differing"]),
         ]
         assert record.config["kernels"]["batch_invariant"]
+
+
+def test_cost_of_batch_invariance_is_shown_beside_the_same_measurement_without_it():
+    def measured(is_invariant, **parameters):
+        return SimpleNamespace(parameters=parameters, config={"kernels": {"batch_invariant": is_invariant}})
+
+    records = [
+        measured(False, batch=8, ms_a_step=4.0),
+        measured(False, tokens=100, ms=20.0),
+        measured(True, tokens=100, ms=25.0),
+        measured(True, batch=8, ms_a_step=5.5),
+    ]
+    assert quality.cost_table(records).splitlines()[2:] == [
+        "| decoding step, requests: 8 | 4.00 | 5.50 | +38 % |",
+        "| first token, prompt tokens: 100 | 20.00 | 25.00 | +25 % |",
+    ]
+    assert quality.cost_table([]).splitlines()[2] == "| not measured yet |  |  |  |"

@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from firesteel.device import count_sms, find_capability
+from firesteel.device import find_capability
 from firesteel.kernels.fixed_rows import on_cpu
 from firesteel.kernels.libraries.flashinfer import flashinfer_ready
 from firesteel.kernels.op.device_code import DeviceCode
@@ -25,7 +25,7 @@ from firesteel.kernels.op.profile import ATTENTION, OpProfile
 from firesteel.kernels.op.rows import Rows
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.ops import attention_library
-from firesteel.kernels.ops.attention_fixed import attend_fixed
+from firesteel.kernels.ops.attention_fixed import attend_fixed, list_code, refuse_splits, run_splits
 from firesteel.kernels.ops.attention_operands import (
     AttentionOperands,
     count_rows,
@@ -46,8 +46,9 @@ from firesteel.kernels.ops.attention_tiles import (
     Shapes,
     Tiles,
     cut_decode,
-    cut_invariant,
     cut_prefill,
+    find_tiles,
+    list_constants,
 )
 from firesteel.kernels.ops.mixed.code import list_device_code
 from firesteel.kernels.ops.mixed.cut import cut_whole
@@ -56,7 +57,6 @@ from firesteel.kernels.tiles.launch import launch_kernel, power_of_two
 
 QUERIES_AT_ONCE = 128  # bounds the score matrix of a long prompt
 MERGE_WARPS = 2
-MOST_CUTS = 4096  # kept in memory: every length of a prompt has its own
 OLDER_SMS = 108  # of an A100; assumed by proofs for GPUs before Hopper
 
 
@@ -75,7 +75,8 @@ def _bytes(operands: AttentionOperands) -> int:
     profile=OpProfile(
         ATTENTION,
         reads="attention",
-        kernels={"attend": "attention", "merge": "", "attend_mixed": "attention", "merge_tiles": ""},
+        kernels=dict.fromkeys(("attend", "attend_mixed", "attend_splits"), "attention")
+        | dict.fromkeys(("merge", "merge_tiles", "merge_splits"), ""),
     ),
     rows=Rows(count=count_rows, keep=keep_rows, results=lambda operands, result: [result[: count_rows(operands)]]),
 )
@@ -145,40 +146,21 @@ def triton_mixed(operands: AttentionOperands) -> Tensor:
     return attend_mixed(operands)
 
 
-@attention.implementation("triton:invariant", needs=triton_ready(), accepts=_refuse, is_row_invariant=True)
+def _refuse_invariant(operands: AttentionOperands) -> str | None:
+    return _refuse(operands) or refuse_splits(operands)
+
+
+@attention.implementation(
+    "triton:invariant", needs=triton_ready(), accepts=_refuse_invariant, is_row_invariant=True
+)
 def triton_invariant(operands: AttentionOperands) -> Tensor:
-    """Adds keys in tiles from position 0 on, one program per query tile, whatever the number of queries."""
-    return launch(cut_invariant, operands)
+    """Adds keys in splits at fixed positions and these in ascending order, whatever the number of queries."""
+    return run_splits(operands)
 
 
 @attention.implementation("torch:invariant", needs=on_cpu, is_row_invariant=True)
 def torch_invariant(operands: AttentionOperands) -> Tensor:
     return attend_fixed(operands)
-
-
-@functools.lru_cache(MOST_CUTS)
-def _cut(
-    cut: Callable[[Shapes], Tiles],
-    q_shape: tuple[int, ...],
-    element_bytes: int,
-    pages_shape: tuple[int, ...],
-    table_shape: tuple[int, ...],
-    window: int | None,
-    device: torch.device,
-) -> tuple[Shapes, Tiles]:
-    shapes = Shapes(
-        num_queries=q_shape[0],
-        num_requests=table_shape[0],
-        heads=q_shape[1],
-        kv_heads=pages_shape[1],
-        dim=q_shape[2],
-        element_bytes=element_bytes,
-        longest=table_shape[1] * pages_shape[2],
-        window=window,
-        num_sms=count_sms(device),
-        page_size=pages_shape[2],
-    )
-    return shapes, cut(shapes)
 
 
 def launch(cut: Callable[[Shapes], Tiles], operands: AttentionOperands) -> Tensor:
@@ -189,8 +171,7 @@ def launch(cut: Callable[[Shapes], Tiles], operands: AttentionOperands) -> Tenso
     y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if q.shape[0] == 0:
         return y
-    sizes = (q.shape, q.element_size(), k_pages.shape, page_table.shape, window, q.device)
-    shapes, tiles = _cut(cut, *sizes)
+    shapes, tiles = find_tiles(cut, operands)
     parts, logs = y, None
     if tiles.splits > 1:
         parts = torch.empty(*q.shape[:2], tiles.splits, shapes.dim, dtype=torch.float32, device=q.device)
@@ -235,19 +216,7 @@ def launch(cut: Callable[[Shapes], Tiles], operands: AttentionOperands) -> Tenso
 
 
 def _constants(tiles: Tiles, q: Tensor, k_pages: Tensor, window: int | None) -> dict[str, int]:
-    return {
-        "HEADS": q.shape[1] // k_pages.shape[1],
-        "HEAD_ROWS": tiles.head_rows,
-        "D": q.shape[2],
-        "Q_STRIDE": q.stride(0),
-        "PAGE_SIZE": k_pages.shape[2],
-        "PAGE_STRIDE": k_pages.stride(0),
-        "WINDOW": window or 0,
-        "SPLITS": tiles.splits,
-        "TILE_QUERIES": tiles.queries,
-        "TILE_KEYS": tiles.keys,
-        "LEAST_KEYS": LEAST_KEYS,
-    }
+    return list_constants(tiles, q, k_pages, window) | {"SPLITS": tiles.splits, "LEAST_KEYS": LEAST_KEYS}
 
 
 for backend in ("fa3", "fa2"):
@@ -298,11 +267,11 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
         if capability >= (8, 9):
             yield _attend_code(f"triton:prefill {seen}, fp8-pages", prefill, window, torch.float8_e4m3fn)
             yield _attend_code(f"triton:decode {seen}, fp8-pages", decode, window, torch.float8_e4m3fn)
-        yield _attend_code(f"triton:invariant {seen}", cut_invariant(replace(real, window=window)), window)
-    yield from list_device_code(capability, real)
     yield _attend_code("triton:decode full, 1 request", cut_decode(alone), None)
     yield _merge_code("triton:decode merge", cut_decode(real).splits)
     yield _merge_code("triton:decode merge, 1 request", cut_decode(alone).splits)
+    yield from list_code(real, fp8=capability >= (8, 9))
+    yield from list_device_code(capability, real)
 
 
 def _attend_code(variant: str, tiles: Tiles, window: int | None, pages: torch.dtype = torch.bfloat16) -> DeviceCode:

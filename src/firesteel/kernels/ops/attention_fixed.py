@@ -1,7 +1,8 @@
-"""Row-invariant attention in plain torch on a CPU: keys in tiles from position 0, all products of one shape.
+"""Row-invariant attention: in plain torch on a CPU, and the launches of `triton:invariant` on a GPU.
 
-A tile of queries belongs to one request. Each adds its tiles of keys in ascending order to a running maximum, sum
-and mixture, so that a query's order of summation follows from its position alone.
+On a CPU keys come in tiles from position 0, and all products have one shape. A tile of queries belongs to one
+request. Each adds its tiles of keys in ascending order to a running maximum, sum and mixture, so that a query's
+order of summation follows from its position alone. For a GPU see kernels/triton/attention_splits.py.
 
 Shape letters: B tiles of queries, G query heads per kv head, t QUERIES, C KEYS.
 """
@@ -9,13 +10,28 @@ Shape letters: B tiles of queries, G query heads per kv head, t QUERIES, C KEYS.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.ops.attention_operands import AttentionOperands
+from firesteel.kernels.ops.attention_tiles import (
+    SPLIT_KEYS,
+    SPLITS_PER_OCTAVE,
+    Shapes,
+    Tiles,
+    count_splits,
+    cut_invariant,
+    find_tiles,
+    list_constants,
+)
+from firesteel.kernels.tiles.launch import MOST_ROWS_OF_GRID, launch_kernel
 
+MERGE_WARPS = 2
 QUERIES, KEYS = 8, 64
 LOWEST = -1e30  # a maximum before any score: finite, so that exp(-inf - LOWEST) is 0, not NaN
 
@@ -108,3 +124,127 @@ def _product(first: Tensor, second: Tensor) -> Tensor:
     product = torch.bmm(first.flatten(0, 1), second.flatten(0, 1))
     unfolded: Tensor = product.unflatten(0, first.shape[:2])
     return unfolded
+
+
+def refuse_splits(operands: AttentionOperands) -> str | None:
+    """Refuses more tiles than a grid has rows. All offsets are 64-bit."""
+    shapes, tiles = find_tiles(cut_invariant, operands)
+    if tiles.count(shapes) > MOST_ROWS_OF_GRID:
+        return f"takes up to {MOST_ROWS_OF_GRID * tiles.queries} queries per call, not {shapes.num_queries}"
+    return None
+
+
+def run_splits(operands: AttentionOperands) -> Tensor:
+    return launch_splits(operands, *find_tiles(cut_invariant, operands))
+
+
+def launch_splits(operands: AttentionOperands, shapes: Shapes, tiles: Tiles) -> Tensor:
+    """Launches one kernel, and a second to merge if programs share keys. The grids follow from shapes alone."""
+    from firesteel.kernels.triton import attention_splits as device
+
+    q, k_pages, page_table = operands.q, operands.k_pages, operands.page_table
+    y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if q.shape[0] == 0:
+        return y
+    has_parts = tiles.splits > 1
+    num_parts = count_splits(shapes.longest) if has_parts else 1
+    parts, tops, totals, counts = y, None, None, None
+    if has_parts:
+        places = (*q.shape[:2], num_parts)
+        tops, totals = (torch.empty(places, dtype=torch.float32, device=q.device) for _ in range(2))
+        parts = torch.empty(*places, shapes.dim, dtype=torch.float32, device=q.device)
+        counts = torch.empty(q.shape[0], dtype=torch.int32, device=q.device)
+    launch_kernel(
+        device.attend_splits,
+        (shapes.kv_heads, tiles.count(shapes), tiles.splits),
+        parts,
+        tops,
+        totals,
+        counts,
+        q,
+        k_pages,
+        operands.v_pages,
+        page_table,
+        operands.query_starts,
+        operands.kv_lens,
+        operands.sinks,
+        shapes.num_requests,
+        q.shape[0],
+        page_table.stride(0),
+        num_parts,
+        operands.scale * operands.key_scale * math.log2(math.e),
+        operands.value_scale,
+        **_constants(tiles, q, k_pages, operands.window),
+        tile=tiles,
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )
+    if has_parts:
+        launch_kernel(
+            device.merge_splits,
+            tuple(q.shape[:2]),
+            y,
+            parts,
+            tops,
+            totals,
+            counts,
+            operands.sinks,
+            num_parts,
+            operands.value_scale,
+            D=shapes.dim,
+            num_warps=MERGE_WARPS,
+        )
+    return y
+
+
+def _constants(tiles: Tiles, q: Tensor, k_pages: Tensor, window: int | None) -> dict[str, int | bool]:
+    fixed = {"SPLIT_KEYS": SPLIT_KEYS, "PER_OCTAVE": SPLITS_PER_OCTAVE, "PARTS": tiles.splits > 1}
+    return list_constants(tiles, q, k_pages, window) | fixed
+
+
+def list_code(shapes: Shapes, *, fp8: bool) -> Iterator[DeviceCode]:
+    """Lists the kernels that share keys, that do not, and that have a window, each for all types of pages."""
+    whole = replace(cut_invariant(shapes), splits=1)
+    for variant, tiles, window in (
+        ("parts", replace(whole, splits=2), None),
+        ("whole", whole, None),
+        ("window", whole, 128),
+    ):
+        yield _attend_code(f"triton:invariant {variant}", tiles, window, torch.bfloat16)
+        if fp8:
+            yield _attend_code(f"triton:invariant {variant}, fp8-pages", tiles, window, torch.float8_e4m3fn)
+    yield _merge_code()
+
+
+def _attend_code(variant: str, tiles: Tiles, window: int | None, pages: torch.dtype) -> DeviceCode:
+    from firesteel.kernels.triton import attention_splits as device
+
+    q, k_pages = torch.empty(1, 64, 64, dtype=torch.bfloat16), torch.empty(1, 8, 64, 64, dtype=pages)
+    inputs = dict.fromkeys(("q", "sinks"), "*bf16")
+    inputs |= dict.fromkeys(("k_pages", "v_pages"), "*bf16" if pages == torch.bfloat16 else "*fp8e4nv")
+    inputs |= dict.fromkeys(("page_table", "query_starts", "kv_lens"), "*i64")
+    inputs |= dict.fromkeys(("num_requests", "num_tokens", "table_stride", "num_parts"), "i32")
+    inputs |= {"scale": "fp32", "value_scale": "fp32"}
+    parts = dict.fromkeys(("tops", "totals"), "*fp32") | {"counts": "*i32"}
+    has_parts = tiles.splits > 1
+    return DeviceCode(
+        variant=variant,
+        kernel=device.attend_splits,
+        signature={"out": "*fp32"} | parts | inputs if has_parts else {"out": "*bf16"} | inputs,
+        constants=_constants(tiles, q, k_pages, window) | ({} if has_parts else dict.fromkeys(parts)),
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )
+
+
+def _merge_code() -> DeviceCode:
+    from firesteel.kernels.triton import attention_splits as device
+
+    signature = {"y": "*bf16", "sinks": "*bf16", "counts": "*i32", "num_parts": "i32", "value_scale": "fp32"}
+    return DeviceCode(
+        variant="triton:invariant merge",
+        kernel=device.merge_splits,
+        signature=signature | dict.fromkeys(("parts", "tops", "totals"), "*fp32"),
+        constants={"D": 64},
+        num_warps=MERGE_WARPS,
+    )

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
+from torch import Tensor
+
+from firesteel.device import count_sms
+from firesteel.kernels.ops.attention_operands import AttentionOperands
 from firesteel.kernels.tiles.launch import power_of_two
 
 DECODE_QUERIES = 8  # most queries per request, on average, for `cut_decode`
@@ -16,6 +23,9 @@ MOST_KEYS = 4096  # of a split when decoding: one long request must not outlast 
 MAX_SPLITS = 64
 MOST_PART_BYTES = 64 << 20  # of the splits' results before they are merged: bounds wide tables, many requests
 PROGRAMS_PER_SM = 2  # measured on an H200: with more, the merge costs more than is gained
+SPLIT_KEYS = 256  # of the first fixed splits: one request of 8192 tokens has 32, which with 8 kv heads fill an H200
+SPLITS_PER_OCTAVE = 16  # fixed splits grow with position, so that 131072 tokens have 96 parts instead of 512
+MOST_CUTS = 4096  # kept in memory: every length of a prompt has its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +39,6 @@ class Shapes:
     longest: int  # tokens that a row of the page table has room for
     window: int | None
     num_sms: int
-    page_size: int = 64
 
     @property
     def heads_per_kv_head(self) -> int:
@@ -78,12 +87,26 @@ def cut_decode(shapes: Shapes) -> Tiles:
 
 
 def cut_invariant(shapes: Shapes) -> Tiles:
-    """Cuts anything alike, without splits, so that a query's sums follow from its position alone.
+    """Cuts anything into the same tiles, so that a query's sums follow from its position alone.
 
-    Tiles of keys fit into pages, so that each begins at a multiple of its size, with a window, too.
+    `splits` is the number of programs that share the fixed splits of the keys. It changes no bit. It is 1, so that
+    nothing is stored in between, with a window, if there are programs enough, or if the parts would be too large.
     """
     tiles = _tiles(shapes, max(INVARIANT_ROWS // power_of_two(shapes.heads_per_kv_head), 1))
-    return replace(tiles, keys=min(tiles.keys, shapes.page_size))
+    parts = count_splits(shapes.longest)
+    part_bytes = 4 * shapes.num_queries * shapes.heads * (shapes.dim + 2) * parts
+    if shapes.window is not None or part_bytes > MOST_PART_BYTES:
+        return tiles
+    programs = shapes.kv_heads * tiles.count(shapes)
+    wanted = max(PROGRAMS_PER_SM * shapes.num_sms // programs, -(-shapes.longest // MOST_KEYS))
+    return replace(tiles, splits=min(wanted, parts))
+
+
+def count_splits(num_keys: int) -> int:
+    """Returns the number of fixed splits that the first keys of a text have; the kernel computes the same."""
+    last = (num_keys - 1) // SPLIT_KEYS
+    octave = max((last // SPLITS_PER_OCTAVE).bit_length() - 1, 0)
+    return (last >> octave) + SPLITS_PER_OCTAVE * octave + 1
 
 
 def _tiles(shapes: Shapes, queries: int) -> Tiles:
@@ -98,3 +121,48 @@ def _split(tiles: Tiles, shapes: Shapes, at_least: int) -> Tiles:
     room = MOST_PART_BYTES // (4 * shapes.num_queries * shapes.heads * shapes.dim)
     splits = max(min(wanted, MAX_SPLITS, seen // LEAST_KEYS, room), 1)
     return replace(tiles, splits=power_of_two(splits + 1) // 2)  # a power of two: few kernels to compile
+
+
+def find_tiles(cut: Callable[[Shapes], Tiles], operands: AttentionOperands) -> tuple[Shapes, Tiles]:
+    """Returns the shapes of a call and how `cut` cuts them."""
+    q, k_pages = operands.q, operands.k_pages
+    return _cut(cut, q.shape, q.element_size(), k_pages.shape, operands.page_table.shape, operands.window, q.device)
+
+
+@functools.lru_cache(MOST_CUTS)
+def _cut(
+    cut: Callable[[Shapes], Tiles],
+    q_shape: tuple[int, ...],
+    element_bytes: int,
+    pages_shape: tuple[int, ...],
+    table_shape: tuple[int, ...],
+    window: int | None,
+    device: torch.device,
+) -> tuple[Shapes, Tiles]:
+    shapes = Shapes(
+        num_queries=q_shape[0],
+        num_requests=table_shape[0],
+        heads=q_shape[1],
+        kv_heads=pages_shape[1],
+        dim=q_shape[2],
+        element_bytes=element_bytes,
+        longest=table_shape[1] * pages_shape[2],
+        window=window,
+        num_sms=count_sms(device),
+    )
+    return shapes, cut(shapes)
+
+
+def list_constants(tiles: Tiles, q: Tensor, k_pages: Tensor, window: int | None) -> dict[str, int]:
+    """Returns the constants that all kernels of attention have."""
+    return {
+        "HEADS": q.shape[1] // k_pages.shape[1],
+        "HEAD_ROWS": tiles.head_rows,
+        "D": q.shape[2],
+        "Q_STRIDE": q.stride(0),
+        "PAGE_SIZE": k_pages.shape[2],
+        "PAGE_STRIDE": k_pages.stride(0),
+        "WINDOW": window or 0,
+        "TILE_QUERIES": tiles.queries,
+        "TILE_KEYS": tiles.keys,
+    }

@@ -44,6 +44,7 @@ from firesteel.kernels.operands.weights import Experts, random_experts
 from firesteel.kernels.ops import moe_library, moe_stream, moe_wgmma
 from firesteel.kernels.ops.moe_code import GEMV_TOKENS, list_code
 from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
+from firesteel.kernels.tiles.launch import MOST_ROWS_OF_GRID
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 
 if TYPE_CHECKING:
@@ -161,7 +162,19 @@ def triton_gemm(operands: MoeMatmulOperands) -> Tensor:
 
 
 def _accepts_invariant(operands: MoeMatmulOperands) -> str | None:
-    return f"has one tile, and {operands.tile} is pinned" if operands.tile != AUTO else _accepts(operands)
+    if operands.tile != AUTO:
+        return f"has one tile, and {operands.tile} is pinned"
+    return _accepts(operands) or _refuse_tiles(operands)
+
+
+def _refuse_tiles(operands: MoeMatmulOperands) -> str | None:
+    """Refuses more tiles of rows than a grid has."""
+    from firesteel.kernels.triton.moe_sort import max_tiles
+
+    num_pairs, rows = operands.ids.numel(), experts_tile(native=False).rows  # the same for all activations
+    if max_tiles(num_pairs, operands.experts.down_bias.shape[0], rows) > MOST_ROWS_OF_GRID:
+        return f"takes up to {MOST_ROWS_OF_GRID} tiles of {rows} rows: {num_pairs} pairs are too many"
+    return None
 
 
 @moe_matmul.implementation(

@@ -102,7 +102,7 @@ def _build(code: DeviceCode | CudaCode, target: str) -> tuple[Any, int]:
     """Returns the compiled kernel and its bytes of dynamic shared memory."""
     if isinstance(code, CudaCode):
         return code.kernel.build(target), code.kernel.shared_bytes
-    compiled = _compile(code, architecture(target))
+    compiled = compile_code(code, architecture(target))
     return compiled, compiled.metadata.shared
 
 
@@ -207,7 +207,7 @@ def _require_compiler() -> None:
         raise KernelError("proofs need Triton's compiler: unset TRITON_INTERPRET")
 
 
-def _compile(code: DeviceCode, architecture: int) -> Any:
+def compile_code(code: DeviceCode, architecture: int) -> Any:
     """Compiles the kernel; pointers count as aligned to 16 bytes, integers if their type says so ("i32:16")."""
     import triton
     from triton.backends.compiler import GPUTarget

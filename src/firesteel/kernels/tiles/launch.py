@@ -17,6 +17,7 @@ from firesteel.kernels.ahead import current_ahead
 from firesteel.kernels.ledger import Launch, note
 from firesteel.kernels.tiles.tuned import change_options, options_revision
 
+MOST_ROWS_OF_GRID = 65_535  # CUDA's limit for all dimensions of a grid but the first
 ALIGNMENT = 16  # bytes; Triton compiles other code for a pointer that is not a multiple of it
 MOST_PLANS = 8192  # bounds what is kept when numbers never repeat
 

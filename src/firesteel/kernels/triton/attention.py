@@ -88,7 +88,7 @@ def step(
     shrink = tl.exp2(top - new_top)
     v = load_tile(v_pages, places, is_key, rows.dtype, MASKED)
     mixed = dot(round_to(weights, rows.dtype), v, mixed * shrink[:, None])
-    return new_top, total * shrink + tl.sum(weights, 1), mixed
+    return new_top, tl.fma(total, shrink, tl.sum(weights, 1)), mixed
 
 
 @triton.jit

@@ -140,10 +140,10 @@ def launch_vector(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> 
     )
 
 
-def launch_tiles(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> None:
-    """Writes the contiguous `y`, of any float type."""
+def launch_tiles(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tile: LinearTile | None = None) -> None:
+    """Writes the contiguous `y`, of any float type, in tiles of one size: the one that fits, or `tile`."""
     tokens, (num_rows, num_columns) = x.shape[0], weight.shape
-    tile = pick_tile(tokens, num_rows)
+    tile = tile or pick_tile(tokens, num_rows)
     launch_kernel(
         tile_kernel,
         (divide_up(tokens, tile.tokens), divide_up(num_rows, tile.rows)),

@@ -55,10 +55,14 @@ def launch(
     weights: Tensor,
     num_tokens: Tensor | None = None,
 ) -> None:
-    tokens, active = ids.shape
-    experts = weight.shape[0]
-    multiply = launch_vector if tokens <= VECTOR_TOKENS else launch_tiles
+    multiply = launch_vector if ids.shape[0] <= VECTOR_TOKENS else launch_tiles
     multiply(x, weight, bias, logits)
+    launch_choice(logits, ids, weights, num_tokens)
+
+
+def launch_choice(logits: Tensor, ids: Tensor, weights: Tensor, num_tokens: Tensor | None) -> None:
+    """Writes ids and weights [T, A] of the most likely experts of each row of logits [T, E]."""
+    (tokens, active), experts = ids.shape, logits.shape[1]
     launch_kernel(
         choose_kernel,
         (tokens,),

@@ -28,6 +28,7 @@ SEEDED = "same seed, batched = alone"
 SCHEDULED = "random schedule = alone"
 NAMES = (AGAIN, BATCHED, CHUNKED, CACHED, PREEMPTED, REORDERED, SEEDED)
 PIECES = 4  # of the longest prompt in chunked prefill
+MOST_STEP_TOKENS = 32_768  # in a step: rows of experts are counted in 32 bits, and steps have memory for their rows
 SCARCE = (0.9, 0.7, 0.5)  # shares of the pages that all requests need in the end; one run per share
 
 
@@ -74,10 +75,14 @@ class Equalities:
         self.open_engine = open_engine
         self.rng = random.Random(seed)
         self.single = EngineSetup(
-            max_num_seqs=1, max_num_batched_tokens=max(request.num_prompt for request in requests)
+            max_num_seqs=1,
+            max_num_batched_tokens=min(max(request.num_prompt for request in requests), MOST_STEP_TOKENS),
         )
         self.all = EngineSetup(
-            max_num_seqs=len(requests), max_num_batched_tokens=sum(request.num_prompt for request in requests)
+            max_num_seqs=len(requests),
+            max_num_batched_tokens=max(
+                min(sum(request.num_prompt for request in requests), MOST_STEP_TOKENS), len(requests)
+            ),
         )
 
     def measure(self) -> Iterator[Agreement | Unmeasured]:
