@@ -14,6 +14,7 @@ PRECISIONS = (  # quality
     "all MXFP4",
     "MXFP8 activations",
     "MXFP4 activations",
+    "FP8 activations in prompts",
     "all MXFP4, MXFP8 activations",
     "all MXFP4, MXFP4 activations",
     "MXFP6 E3M2 activations",

@@ -25,7 +25,7 @@ from firesteel.kernels.cuda.cache import use_cache
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.op import REFERENCE
 from firesteel.kernels.op.requirement import parse_requirements
-from firesteel.kernels.operands.activation import is_native, lacks_native
+from firesteel.kernels.operands.activation import FP8, is_native, lacks_native
 from firesteel.kernels.registry import list_replacements, parse_pins
 from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.kernels.tiles.tuned import NONE, Tuned, load_tuned, use_options
@@ -167,6 +167,9 @@ def check_prompt_activation(device: DeviceSpec, config: KernelConfig) -> None:
     asked = config.prefill_activation
     if asked in (AUTO, "bf16", config.activation):
         return
+    if asked == FP8:
+        _check_fp8(device, config)
+        return
     if not is_native(device.capability, asked):
         raise KernelError(
             f"--prefill-activation {asked} is for GPUs that multiply it natively (SM12x), this is {device.name}: "
@@ -174,6 +177,22 @@ def check_prompt_activation(device: DeviceSpec, config: KernelConfig) -> None:
         )
     if why := lacks_native(device.capability, asked):
         raise KernelError(f"--prefill-activation {asked} {why}, or --prefill-activation bf16")
+
+
+def _check_fp8(device: DeviceSpec, config: KernelConfig) -> None:
+    """Raises if prompts' activations cannot be rounded to FP8: a CPU does it to measure quality, a Hopper to gain."""
+    if device.is_cuda and device.capability != (9, 0):
+        native = is_native(device.capability, "mxfp8")
+        cure = "--prefill-activation mxfp8" if native else "leave it out"
+        raise KernelError(
+            f"--prefill-activation {FP8} multiplies experts with Hopper's matrix instructions (compute capability "
+            f"9.0), this is {device.name}: {cure}"
+        )
+    if config.activation != "bf16":
+        raise KernelError(
+            f"--prefill-activation {FP8} is for experts whose decoding steps compute with bf16 activations, not with "
+            f"--activation {config.activation}: leave one of them out"
+        )
 
 
 def choose_fused(

@@ -37,7 +37,7 @@ from firesteel.kernels.op.profile import EXPERTS, MOE_OVERHEAD, OpProfile
 from firesteel.kernels.op.rows import rows_of
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
-from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native, round_activation
+from firesteel.kernels.operands.activation import ACTIVATIONS, FP8, is_native, lacks_native, round_activation
 from firesteel.kernels.operands.fed import refuse_activation, refuse_fed
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Experts, random_experts
@@ -98,17 +98,25 @@ def moe_matmul(operands: MoeMatmulOperands) -> Tensor:
 
 
 def _compute(operands: MoeMatmulOperands, add_product: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-    """Computes the experts one after the other; `add_product` returns bias + rows @ weight."""
+    """Computes the experts one after the other; `add_product` returns bias + rows @ weight.
+
+    With FP8, the activations of experts whose weights E4M3 cannot represent are not rounded.
+    """
     x, ids, activation = operands.x, operands.ids, operands.activation
     experts = operands.experts if isinstance(operands.experts, Experts) else operands.experts.unpack()
     y = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    wide = round_activation(x.float(), activation)
+    wide = x.float()
+    rounded = round_activation(wide, activation)
+    exact = (experts.e4m3_rows.fits == 0).tolist() if activation == FP8 else []
     for expert in ids[ids >= 0].unique().tolist():
         rows, ranks = (ids == expert).nonzero(as_tuple=True)
+        is_exact = activation == FP8 and exact[expert]
         gate_up = mxfp4.dequantize(experts.gate_up_codes[expert], experts.gate_up_scales[expert])
-        inner = swiglu(add_product(experts.gate_up_bias[expert].float(), wide[rows], gate_up.T), operands.limit)
+        given = (wide if is_exact else rounded)[rows]
+        inner = swiglu(add_product(experts.gate_up_bias[expert].float(), given, gate_up.T), operands.limit)
         down = mxfp4.dequantize(experts.down_codes[expert], experts.down_scales[expert])
-        outer = add_product(experts.down_bias[expert].float(), round_activation(inner, activation), down.T)
+        inner = inner if is_exact else round_activation(inner, activation)
+        outer = add_product(experts.down_bias[expert].float(), inner, down.T)
         y.index_add_(0, rows, outer * operands.weights[rows, ranks, None])
     return y.to(x.dtype)
 
