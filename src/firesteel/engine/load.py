@@ -180,7 +180,7 @@ def check_prompt_activation(device: DeviceSpec, config: KernelConfig) -> None:
 
 
 def _check_fp8(device: DeviceSpec, config: KernelConfig) -> None:
-    """Raises if prompts' activations cannot be rounded to FP8: a CPU does it to measure quality, a Hopper to gain."""
+    """Raises unless this is a Hopper, which multiplies FP8, or a CPU, which rounds to it to measure quality."""
     if device.is_cuda and device.capability != (9, 0):
         native = is_native(device.capability, "mxfp8")
         cure = "--prefill-activation mxfp8" if native else "leave it out"
@@ -190,8 +190,8 @@ def _check_fp8(device: DeviceSpec, config: KernelConfig) -> None:
         )
     if config.activation != "bf16":
         raise KernelError(
-            f"--prefill-activation {FP8} is for experts whose decoding steps compute with bf16 activations, not with "
-            f"--activation {config.activation}: leave one of them out"
+            f"--prefill-activation {FP8} is for experts that decode with bf16 activations, not with --activation "
+            f"{config.activation}: leave one of them out"
         )
 
 

@@ -1,7 +1,7 @@
 """Rows of MXFP4 weights that E4M3 represents exactly with one power of two per row.
 
-E2M1 times 2^d is exact in E4M3 for 15 consecutive d, -8 to 6. So a row fits if the scales of its groups span at most
-2^14; the group with the largest scale is then widened times 2^6. Groups of zeros fit with any scale.
+E2M1 times 2^d is exact in E4M3 for 15 consecutive d, -8 to 6. So a row fits if the scales of its groups span at
+most 2^14; the group with the largest scale is then widened times 2^6.
 """
 
 import torch
@@ -16,16 +16,17 @@ LEAST_SCALE, MOST_SCALE = 127 - 93, 127 + 33
 
 
 def find_bounds(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the smallest and the largest scale of each row [...], as bytes, of codes [..., K/2] and scales [..., K/32].
+    """Returns the smallest and the largest scale [...] of each row, as bytes.
 
-    Scales of groups without a value other than zero do not count, except 255 (NaN); a row of such groups has 127.
+    Codes are [..., K/2], scales [..., K/32]. Groups of zeros do not count, unless their scale is so large that
+    widening to bf16 would make NaN of them; a row without a group that counts has 127.
     """
     least, most = scales.amin(-1), scales.amax(-1)
     unclear = (most - least > MOST_SPAN) | (least < LEAST_SCALE) | (most > MOST_SCALE)
     if not unclear.any():
         return least, most
     groups = codes[unclear].unflatten(-1, (scales.shape[-1], -1))
-    counts = (groups & 0x77).any(-1) | (scales[unclear] == e8m0.NAN)
+    counts = (groups & 0x77 != 0).any(-1) | (scales[unclear] > MOST_SCALE)
     known = scales[unclear].int()
     low = known.masked_fill(~counts, e8m0.NAN).amin(-1)
     high = known.masked_fill(~counts, 0).amax(-1)

@@ -31,7 +31,6 @@ from firesteel.model.spec import ModelSpec
 from firesteel.model.weights import LayerWeights, Weights
 from firesteel.types import Batch, KvCache, KvScales, KvView, Taps
 
-
 WGMMA_SPLIT = "cuda:wgmma_split"
 
 
