@@ -15,6 +15,7 @@ from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.device.cores import choose_threads, count_cores
 from firesteel.engine.cache.kv_scales import find_scales
 from firesteel.engine.engine import Engine
+from firesteel.engine.expert_scales import describe_unfit, examine_experts
 from firesteel.engine.invariance import check_invariance
 from firesteel.engine.library_needs import check_capture, check_expert_order, order_experts
 from firesteel.engine.preparation import prepare
@@ -64,12 +65,14 @@ class Loaded:
     def formats(self) -> dict[str, str]:
         """Returns the formats of what a step reads, as the model and the cache hold it."""
         kv = str(self.engine.runner.cache.keys[0].dtype).removeprefix("torch.")
-        return {
+        prompts = self.engine.runner.model
+        formats = {
             "mxfp4_layers": ",".join(self.spec.mxfp4_layers),
             "activation": self.model.activation,
-            "prefill_activation": self.engine.runner.model.activation,
+            "prefill_activation": prompts.activation,
             "kv": kv,
         }
+        return formats | ({"experts_in_bf16": describe_unfit(prompts)} if prompts.widens_to_e4m3 else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +262,7 @@ def assemble(
         tuned=settled.tuned,
         kv_scales=settled.scales,
     )
+    examine_experts(model.with_activation(config.kernels.prefill_activation), device)
     drafter = None
     if config.speculate.draft_model:
         drafter = load_drafter(Path(config.speculate.draft_model), config.speculate.speculate, model, device)
