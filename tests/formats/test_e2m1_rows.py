@@ -12,7 +12,7 @@ def rows(*scales, codes=0x11):
 
 
 def bounds(*scales, codes=0x11):
-    return [found.tolist() for found in e2m1_rows.find_bounds(*rows(*scales, codes=codes))]
+    return [bound.tolist() for bound in e2m1_rows.find_bounds(*rows(*scales, codes=codes))]
 
 
 def test_bounds_are_the_smallest_and_the_largest_scale():

@@ -27,11 +27,10 @@ from firesteel.kernels.ops.route import RouteOperands
 from firesteel.kernels.rope import rope_table
 from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.kernels.tiles.tuned import Tuned
+from firesteel.kernels.wgmma.e4m3 import SPLIT
 from firesteel.model.spec import ModelSpec
 from firesteel.model.weights import LayerWeights, Weights
 from firesteel.types import Batch, KvCache, KvScales, KvView, Taps
-
-WGMMA_SPLIT = "cuda:wgmma_split"
 
 
 class Activations(NamedTuple):
@@ -220,8 +219,8 @@ class GptOss:
 
     @property
     def widens_to_e4m3(self) -> bool:
-        """Whether experts may be multiplied in FP8, except those that do not fit."""
-        return self.activation == FP8 or any(way.name == WGMMA_SPLIT for way in self.kernels.moe_matmul.candidates)
+        """True if experts may be multiplied in FP8, except those that do not fit."""
+        return self.activation == FP8 or any(way.name == SPLIT for way in self.kernels.moe_matmul.candidates)
 
     def find_rows(self, batch: Batch) -> Tensor | None:
         """Returns the rows that the last layer continues with after keys and values are written; None means all."""

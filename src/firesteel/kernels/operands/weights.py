@@ -73,7 +73,7 @@ class Experts(_Examined):
 
     @property
     def fits_bf16(self) -> bool:
-        """Whether bf16 holds all weights exactly, widened times 2^-32 as csrc/widen.cuh does."""
+        """True if bf16 holds all weights exactly, widened times 2^-32 as csrc/widen.cuh does."""
         if not hasattr(self, "_fits_bf16"):
             is_known = not self.gate_up_scales.is_meta
             found = not is_known or all(bool(e2m1_rows.fits_bf16(*bounds).all()) for bounds in self._find_bounds())

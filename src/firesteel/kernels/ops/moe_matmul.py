@@ -42,10 +42,11 @@ from firesteel.kernels.operands.activation import ACTIVATIONS, FP8, is_native, l
 from firesteel.kernels.operands.fed import refuse_activation, refuse_fed
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Experts, random_experts
-from firesteel.kernels.ops import moe_library, moe_stream, moe_wgmma, moe_wgmma_e4m3
+from firesteel.kernels.ops import moe_library, moe_stream, moe_wgmma
 from firesteel.kernels.ops.moe_code import GEMV_TOKENS, list_code
 from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
+from firesteel.kernels.wgmma import e4m3
 
 if TYPE_CHECKING:
     from firesteel.kernels.triton.mxfp4_product import Tile
@@ -237,21 +238,21 @@ def _accepts_e4m3(columns: int, operands: MoeMatmulOperands) -> str | None:
     if not isinstance(operands.experts, Experts):
         return OTHER_ORDER
     x, ids, weights = operands.x, operands.ids, operands.weights
-    return moe_wgmma_e4m3.refuse(columns, x, ids, weights, operands.experts, operands.activation)
+    return e4m3.refuse(columns, x, ids, weights, operands.experts, operands.activation)
 
 
 def _run_e4m3(columns: int, operands: MoeMatmulOperands) -> Tensor:
     x, ids, weights, experts = operands.x, operands.ids, operands.weights, operands.experts
     assert isinstance(experts, Experts)
-    return moe_wgmma_e4m3.run(columns, x, ids, weights, experts, operands.limit)
+    return e4m3.run(columns, x, ids, weights, experts, operands.limit)
 
 
-for columns, name in moe_wgmma_e4m3.NAMES.items():
+for columns, name in e4m3.NAMES.items():
     moe_matmul.implementation(
         name,
         needs=hopper_ready(),
         accepts=functools.partial(_accepts_e4m3, columns),
-        tolerance=moe_wgmma_e4m3.TOLERANCES[columns],
+        tolerance=e4m3.TOLERANCES[columns],
     )(functools.partial(_run_e4m3, columns))
 
 

@@ -15,7 +15,7 @@ from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 from firesteel.kernels.proof.verify import check
 from firesteel.kernels.stream.plan import Machine, machine_of
 
-MODULE = importlib.import_module("firesteel.kernels.ops.moe_wgmma_e4m3")
+MODULE = importlib.import_module("firesteel.kernels.wgmma.e4m3")
 BF16 = importlib.import_module("firesteel.kernels.ops.moe_wgmma")
 TWO = Machine(2, 232_448)
 FP8, SPLIT = 1, 2
