@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from firesteel.formats import e4m3, fp8
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.op.verdict import disassemble, judge_compiled, read_code
@@ -16,7 +17,7 @@ from firesteel.kernels.proof.verify import check
 from firesteel.kernels.stream.plan import Machine, machine_of
 
 MODULE = importlib.import_module("firesteel.kernels.wgmma.e4m3")
-BF16 = importlib.import_module("firesteel.kernels.ops.moe_wgmma")
+BF16 = importlib.import_module("firesteel.kernels.wgmma.bf16")
 TWO = Machine(2, 232_448)
 FP8, SPLIT = 1, 2
 BOTH = pytest.mark.parametrize("columns", [FP8, SPLIT], ids=["fp8", "split"])
@@ -195,6 +196,35 @@ def test_rounding_of_experts_that_do_not_fit_is_left_out_of_the_reference():
     y, rounded = moe_matmul.reference(plain), moe_matmul.reference(replace(plain, activation="fp8"))
     same = (y == rounded).all(dim=1)
     assert torch.equal(same, plain.ids[:, 0] == 1) and same.any()
+
+
+@BOTH
+def test_rows_are_rounded_to_their_places_in_the_order_that_products_read(use_machine, columns):
+    """One column is formats.fp8; two are exact in bf16 down to 2^-15 of a row's largest value."""
+    x = torch.randn(6, HIDDEN, generator=torch.Generator().manual_seed(1)).bfloat16()
+    x[1] *= 2.0 ** -torch.arange(HIDDEN).remainder(30)
+    x[2], x[3, 5], x[4, 6] = 0, torch.inf, torch.nan
+    places, ids = torch.tensor([9, 3, 8, 0, 1, 2]).int(), torch.zeros(6, 1, dtype=torch.int64)
+    out, units = torch.zeros(HIDDEN // 64, 16, columns, 64, dtype=torch.uint8), torch.zeros(16)
+    use_machine(TWO)
+    kernel = MODULE.plan_round(hidden=HIDDEN, active=1, columns=columns, is_inner=False)
+    MODULE.launch(kernel, (6,), (x, ids, places, out, units, 16), False)
+    rows = torch.arange(16 * columns)[:, None]
+    parts = out.view(-1, 16 * columns, 4, 16)[:, rows, torch.arange(4) ^ rows // 2 % 4]
+    codes = parts.view(-1, 16, columns, 4, 4, 4).permute(1, 2, 0, 4, 3, 5).reshape(16, columns, HIDDEN)[places]
+    codes, units = codes.contiguous(), units[places]
+    finite = [0, 1, 2, 5]
+    assert units.isfinite().nonzero().flatten().tolist() == finite
+    if columns == FP8:
+        expected, scales = fp8.quantize(x.float())
+        assert torch.equal(codes[finite, 0], expected[finite])
+        assert torch.equal(units[finite], scales[finite, 0])
+        return
+    high, low = e4m3.decode(codes[finite]).unbind(1)
+    error = ((high + low / 32) * units[finite, None] - x[finite].float()).abs()
+    largest = x[finite].abs().amax(-1, keepdim=True).float()
+    assert (error <= largest * 2.0**-22).all() and error[1].any()
+    assert error[x[finite].abs() >= largest * 2.0**-15].eq(0).all()
 
 
 def test_refusals_name_what_is_wrong():

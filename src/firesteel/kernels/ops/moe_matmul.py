@@ -42,10 +42,11 @@ from firesteel.kernels.operands.activation import ACTIVATIONS, FP8, is_native, l
 from firesteel.kernels.operands.fed import refuse_activation, refuse_fed
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Experts, random_experts
-from firesteel.kernels.ops import moe_library, moe_stream, moe_wgmma
+from firesteel.kernels.ops import moe_library, moe_stream
 from firesteel.kernels.ops.moe_code import GEMV_TOKENS, list_code
 from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
+from firesteel.kernels.wgmma import bf16 as wgmma_bf16
 from firesteel.kernels.wgmma import e4m3
 
 if TYPE_CHECKING:
@@ -223,13 +224,13 @@ def _accepts_many(operands: MoeMatmulOperands) -> str | None:
         return f"has no tiles, and {operands.tile} is pinned"
     if not isinstance(operands.experts, Experts):
         return OTHER_ORDER
-    return moe_wgmma.refuse(operands.x, operands.ids, operands.weights, operands.experts, operands.activation)
+    return wgmma_bf16.refuse(operands.x, operands.ids, operands.weights, operands.experts, operands.activation)
 
 
 @moe_matmul.implementation("cuda:wgmma", needs=hopper_ready(), accepts=_accepts_many)
 def cuda_wgmma(operands: MoeMatmulOperands) -> Tensor:
     assert isinstance(operands.experts, Experts)
-    return moe_wgmma.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
+    return wgmma_bf16.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
 
 
 def _accepts_e4m3(columns: int, operands: MoeMatmulOperands) -> str | None:
@@ -321,7 +322,7 @@ def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[Workload
             experts=shapes.next_experts(),
             limit=spec.swiglu_limit,
             activation=activation,
-            fed=shapes.fed(x, activation),
+            fed=None if activation == FP8 else shapes.fed(x, activation),
         )
         return (operands,)
 

@@ -1,12 +1,12 @@
 """Expert matmuls for many tokens on Hopper in FP8: CUDA C++ with wgmma.
 
 Weights are widened from MXFP4 to E4M3, exactly, with one power of two per row (`formats/e2m1_rows.py`). The order
-of work is that of `moe_wgmma`: tokens are sorted by expert, copied to their places, multiplied twice and summed.
+of work is that of `bf16`: tokens are sorted by expert, copied to their places, multiplied twice and summed.
 Copying rounds them (`csrc/moe_round.cu`), and a second pass rounds the results of the first matmul alike, because
 the largest value of a row is known only when all CTAs that compute it have ended. `cuda:wgmma_fp8` rounds a token
 to one E4M3 column, `cuda:wgmma_split` to two, high and low, which hold bf16 values nearly exactly.
 
-Experts with a row that E4M3 cannot represent are computed by `moe_wgmma` in bf16.
+Experts with a row that E4M3 cannot represent are computed by `bf16` in bf16.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.op.tolerance import Tolerance
 from firesteel.kernels.operands.activation import FP8
 from firesteel.kernels.operands.weights import Experts
-from firesteel.kernels.ops import moe_wgmma
-from firesteel.kernels.ops.moe_wgmma import BLOCK, Shape, Sorting
 from firesteel.kernels.stream.build import build_kernel, keep, launch
 from firesteel.kernels.stream.plan import FIRST, find_machine, machine_of
 from firesteel.kernels.stream.shapes import Sizes
+from firesteel.kernels.wgmma import bf16
+from firesteel.kernels.wgmma.bf16 import BLOCK, Shape, Sorting
 
 ROUND_THREADS = 128
 ACTIVATIONS = {1: FP8, 2: "bf16"}  # by the number of E4M3 columns per token
@@ -49,7 +49,7 @@ def _shape(columns: int, warpgroups: int, blocks: int, *widths: int) -> Shape:
 
 
 # By E4M3 columns per token: the largest average number of pairs per expert, with the shapes of gate and up and of
-# down. None has run on a GPU: they are like those of `moe_wgmma`, with fewer tokens: registers hold the sums
+# down. None has run on a GPU: they are like those of `bf16`, with fewer tokens: registers hold the sums
 # of tokens and those that the tensor cores make.
 SHAPES = {
     1: (
@@ -75,10 +75,10 @@ def refuse(columns: int, x: Tensor, ids: Tensor, weights: Tensor, experts: Exper
     if activation != ACTIVATIONS[columns]:
         cure = f": --prefill-activation {FP8} rounds them" if columns == 1 else ""
         return f"computes with {ACTIVATIONS[columns]} activations, not {activation}{cure}"
-    if experts.e4m3_rows.num_unfit and (why := moe_wgmma.refuse_range(experts)):
+    if why := bf16.refuse_range(experts):  # then some do not fit E4M3 either
         return f"leaves experts that E4M3 cannot represent to cuda:wgmma, which {why}"
     shapes = choose_shapes(columns, ids.numel(), len(experts.down_bias))
-    return moe_wgmma.refuse_sizes(x, ids, weights, experts, shapes)
+    return bf16.refuse_sizes(x, ids, weights, experts, shapes)
 
 
 @keep
@@ -94,7 +94,7 @@ def list_plans(columns: int, capability: tuple[int, int], sizes: Sizes) -> Itera
     machine, hidden, inter, experts = machine_of(capability), sizes.hidden, sizes.intermediate, sizes.experts
     for name, is_up, width, rows in (("up", True, hidden, 2 * inter), ("down", False, inter, hidden)):
         for shape in dict.fromkeys(up if is_up else down for _, up, down in SHAPES[columns]):
-            kernel = moe_wgmma.plan(machine, shape, is_up=is_up, columns=width, rows=rows, experts=experts)
+            kernel = bf16.plan(machine, shape, is_up=is_up, columns=width, rows=rows, experts=experts)
             yield CudaCode(variant=f"{NAMES[columns]} {name} {shape}", kernel=kernel)
     for name, is_inner, width, active in (("tokens", False, hidden, sizes.active), ("inner", True, inter, 1)):
         kernel = plan_round(hidden=width, active=active, columns=columns, is_inner=is_inner)
@@ -106,14 +106,14 @@ def run(columns: int, x: Tensor, ids: Tensor, weights: Tensor, experts: Experts,
     num_experts = len(experts.down_bias)
     found = experts.e4m3_rows
     parts = torch.empty(ids.numel(), x.shape[1], dtype=x.dtype, device=x.device)
-    sorting = moe_wgmma.sort(ids, weights, num_experts)
+    sorting = bf16.sort(ids, weights, num_experts)
     fitting = replace(sorting, counts=sorting.counts * found.fits) if found.num_unfit else sorting
     if found.num_unfit < num_experts:
         _multiply(columns, x, ids, fitting, experts, limit, parts)
     if found.num_unfit:
         others = replace(sorting, counts=sorting.counts * (1 - found.fits))
-        moe_wgmma.multiply(x, ids, others, experts, limit, parts)
-    return moe_wgmma.add_parts(parts, ids, x)
+        bf16.multiply(x, ids, others, experts, limit, parts)
+    return bf16.add_parts(parts, ids, x)
 
 
 def _multiply(
@@ -137,14 +137,14 @@ def _multiply(
     kernel = plan_round(hidden=hidden, active=active, columns=columns, is_inner=False)
     launch(kernel, (tokens,), (x, ids, sorting.places, gathered, units, num_places), True)
     inner = empty(num_places, inter, dtype=x.dtype)
-    kernel = moe_wgmma.plan(machine, up, is_up=True, columns=hidden, rows=rows, **sizes)
+    kernel = bf16.plan(machine, up, is_up=True, columns=hidden, rows=rows, **sizes)
     of_up = (experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
     after = (limit, num_places, found.gate_up_bases, units)
     launch(kernel, grid, (gathered, *sorting.tiled, *of_up, inner, *after), True, tile=up)
     gathered, units = rounded(inter)
     kernel = plan_round(hidden=inter, active=1, columns=columns, is_inner=True)
     launch(kernel, (ids.numel(),), (inner, ids, sorting.places, gathered, units, num_places), True)
-    kernel = moe_wgmma.plan(machine, down, is_up=False, columns=inter, rows=hidden, **sizes)
+    kernel = bf16.plan(machine, down, is_up=False, columns=inter, rows=hidden, **sizes)
     of_down = (experts.down_codes, experts.down_scales, experts.down_bias)
     after = (limit, num_places, found.down_bases, units)
     launch(kernel, grid, (gathered, *sorting.tiled, *of_down, parts, *after), True, tile=down)

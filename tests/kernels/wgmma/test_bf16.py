@@ -16,7 +16,7 @@ from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 from firesteel.kernels.proof.verify import check
 from firesteel.kernels.stream.plan import Machine, machine_of
 
-MODULE = importlib.import_module("firesteel.kernels.ops.moe_wgmma")
+MODULE = importlib.import_module("firesteel.kernels.wgmma.bf16")
 TWO = Machine(2, 232_448)
 SMALL_SHAPES = (MODULE.Shape(3, 2, (16, 8), sync_width=8), MODULE.Shape(3, 1, (24, 8)))
 HIDDEN, INTER, EXPERTS = 128, 64, 4
