@@ -1,5 +1,5 @@
-// Widens words of E2M1 codes to E4M3. `codes` is [gridDim.x][16]; `scales` and `largest` are those of the rows and their
-// groups; `results` is [gridDim.x][16][2].
+// Widens words of E2M1 codes to E4M3. `codes` is [gridDim.x][16]; `scales` and `largest` are those of the rows and
+// their groups; `results` is [gridDim.x][16][2].
 #include "widen_e4m3.cuh"
 
 extern "C" __global__ void widening(const u32 *codes, const u8 *scales, const u8 *largest, u32 *results) {
