@@ -29,3 +29,9 @@ def test_rows_that_are_not_finite_are_nan_and_others_are_not():
     x = torch.tensor([[1.0, torch.inf], [1.0, 2.0], [torch.nan, 3.0], [-torch.inf, 0.0]])
     is_nan = fp8.dequantize(*fp8.quantize(x)).isnan()
     assert is_nan.all(dim=1).tolist() == [True, False, True, True] and not is_nan[1].any()
+
+
+def test_the_inverse_of_the_scale_is_rounded_once():
+    """Rounded twice, 448 / 3.0625 is smaller by a bit, and values between two codes become the lower one."""
+    codes, _ = fp8.quantize(torch.tensor([[3.0625, 0.68359375]]))
+    assert e4m3.decode(codes).tolist() == [[448.0, 104.0]]

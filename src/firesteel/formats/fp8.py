@@ -15,7 +15,8 @@ def quantize(x: Tensor) -> tuple[Tensor, Tensor]:
     """
     largest = x.abs().amax(-1, keepdim=True)
     largest = torch.where(largest.isfinite(), largest.clamp(min=LEAST), torch.nan)
-    return e4m3.encode(x * (e4m3.LARGEST / largest)), largest / e4m3.LARGEST
+    inverse = torch.full_like(largest, e4m3.LARGEST) / largest  # rounded once: torch divides a number in two steps
+    return e4m3.encode(x * inverse), largest / e4m3.LARGEST
 
 
 def dequantize(codes: Tensor, scales: Tensor) -> Tensor:

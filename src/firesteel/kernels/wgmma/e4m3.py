@@ -33,7 +33,7 @@ ROUND_THREADS = 128
 ACTIVATIONS = {1: FP8, 2: "bf16"}  # by the number of E4M3 columns per token
 SPLIT = "cuda:wgmma_split"
 NAMES = {1: "cuda:wgmma_fp8", 2: SPLIT}
-# E4M3 codes are 2^-3 to 2^-4 of a value apart. With the emulated sums, cut to 14 bits, the rms error is 4.6e-3.
+# Codes of E4M3 are 2^-3 to 2^-4 of a value apart. With the emulated sums, cut to 14 bits, the rms error is 0.3 %.
 TOLERANCES = {
     1: Tolerance(
         worst=2.0**-5,
