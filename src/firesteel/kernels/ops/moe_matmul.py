@@ -90,7 +90,16 @@ def _reference_accepts(operands: MoeMatmulOperands) -> str | None:
             "fc2": "moe_matmul.down",
         },
         beside=dict.fromkeys(
-            ("moe_sum", "moe_sum_narrow", "moe_place", "moe_gather", "sum_parts", "count_chunk", "place_chunk"),
+            (
+                "moe_sum",
+                "moe_sum_narrow",
+                "moe_place",
+                "moe_gather",
+                "moe_round",
+                "sum_parts",
+                "count_chunk",
+                "place_chunk",
+            ),
             MOE_OVERHEAD,
         ),
     ),
