@@ -236,7 +236,7 @@ def test_tests_mirror_the_source():
     whole = {"test_architecture.py", "test_english.py", "test_references.py", "test_gates.py"}
     whole |= {"test_gpt_oss_gpu.py", "test_simulated_gb10.py"}
     whole |= {"test_emulated_machine.py", "test_emulated_instructions.py"}  # their subject is the emulator
-    whole |= {"test_emulated_wgmma.py"}
+    whole |= {"test_emulated_wgmma.py", "test_emulated_widening.py"}
     whole |= {"test_spark_page.py"}  # its subject is a page of docs
     whole |= {"test_kindling_drafters.py"}  # its subject are two folders of data
     for test in (ROOT / "tests").rglob("test_*.py"):

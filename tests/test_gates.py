@@ -88,7 +88,7 @@ def expected(gates):
 
 def test_every_gate_is_in_this_file():
     kernel_settings = {setting.name for setting in all_settings().values() if setting.section == "kernels"}
-    others = {"tile", "tiles_file", "kernel_cache_dir", "prefill_activation"}  # the last needs an SM12x
+    others = {"tile", "tiles_file", "kernel_cache_dir", "prefill_activation"}  # the last: tests/engine/test_load.py
     others |= {"batch_invariant"}  # changes every op: tests/engine/test_engine_invariant.py
     assert {*GATES, *others, *OF_STEPS} == kernel_settings
 

@@ -28,6 +28,7 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "all MXFP4": ALL_MXFP4,
     "MXFP8 activations": {"activation": "mxfp8"},
     "MXFP4 activations": {"activation": "mxfp4"},
+    "FP8 activations in prompts": {"prefill_activation": "fp8"},
     "all MXFP4, MXFP8 activations": {**ALL_MXFP4, "activation": "mxfp8"},
     "all MXFP4, MXFP4 activations": {**ALL_MXFP4, "activation": "mxfp4"},
     "MXFP6 E3M2 activations": {**EMULATED, "activation": "mxfp6_e3m2"},

@@ -4,7 +4,7 @@ from firesteel.cli import choices
 from firesteel.cli.tables import STATUS_COLOURS
 from firesteel.config import all_settings
 from firesteel.device.catalogue import CATALOGUE
-from firesteel.kernels.operands.activation import ACTIVATIONS
+from firesteel.kernels.operands.activation import ACTIVATIONS, FP8
 from firesteel.kernels.proof.verify import Status
 from firesteel.lab.compare.compare import MEMORY_GB, THRESHOLD
 from firesteel.measure.ops import tune
@@ -18,6 +18,7 @@ from firesteel.quality import PRECISIONS
 
 def test_names_equal_those_of_their_owners():
     assert choices.ACTIVATIONS == ACTIVATIONS
+    assert (*ACTIVATIONS, FP8) == choices.BENCH_ACTIVATIONS
     assert tuple(CATALOGUE) == tuple(GPUS) == choices.GPUS
     assert tuple(ROW_BYTES) == choices.DENSE_FORMATS and tuple(KV_BYTES) == choices.KV_FORMATS
     assert tuple(PRESETS) == choices.MODELS

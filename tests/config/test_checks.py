@@ -13,7 +13,7 @@ BAD_VALUES = {
     "memory_reserve_gib": [-0.1, float("nan"), "1", True],
     "kernels": ["rms_norm", "a=b=c", "route=reference,linear", 1],
     "activation": ["fp8", "MXFP8", "", "bf16,mxfp8", 8],
-    "prefill_activation": ["fp8", "", "mxfp6_e3m2", 8],
+    "prefill_activation": ["fp4", "", "mxfp6_e3m2", 8],
     "tile": ["64", "64x", "64x96", "8x64", "0x16", "64x128x64", "64 x 128", "", 64],
     "require": ["moe", "moe=", "=triton", "moe=triton@", "moe=triton,linear", "moe=a=b", True],
     "mxfp4_layers": ["router", "qkv,ffn", "all,qkv", "qkv;o", "QKV", 1],

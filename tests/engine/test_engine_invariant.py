@@ -210,6 +210,7 @@ def test_a_bit_that_depends_on_the_batch_is_found(invariant, monkeypatch, plante
         ({"kernels": "decode_o=reference"}, "decode_o=reference"),
         ({"require": "decode_qkv=cuda"}, "--require decode_qkv=cuda"),
         ({"prefill_activation": "mxfp8"}, "--prefill-activation mxfp8"),
+        ({"prefill_activation": "fp8"}, "--prefill-activation fp8"),
         ({"tile": "64x128"}, "--tile 64x128"),
         ({"tiles_file": "mine.json"}, "--tiles-file mine.json"),
     ],

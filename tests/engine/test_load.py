@@ -202,6 +202,10 @@ def test_sampling_is_prepared_while_loading_if_steps_are(checkpoint, is_asked):
         ("gb10", {"prefill_activation": "mxfp8"}, None),
         ("h200", {"prefill_activation": "bf16", "activation": "mxfp8"}, None),
         ("h200", {"prefill_activation": "mxfp8", "activation": "mxfp8"}, None),
+        ("h200", {"prefill_activation": "fp8"}, None),
+        ("gb10", {"prefill_activation": "fp8"}, r"capability 9\.0\), this is .*GB10: --prefill-activation mxfp8"),
+        ("b200", {"prefill_activation": "fp8"}, r"capability 9\.0\), this is NVIDIA B200: leave it out"),
+        ("h200", {"prefill_activation": "fp8", "activation": "mxfp8"}, r"not with --activation mxfp8: leave one"),
         ("h200", {}, None),
     ],
 )
@@ -239,6 +243,34 @@ def test_prompts_are_rounded_on_their_own(checkpoint, monkeypatch):
     assert {ran.activation for ran in ledger.entries if ran.op == "moe_matmul"} == {"mxfp8"}
     loaded.engine.step()
     assert {ran.activation for ran in ledger.entries if ran.op == "moe_matmul"} == {"mxfp8", "bf16"}
+
+
+@pytest.mark.parametrize("unfit", [0, 1])
+def test_experts_of_prompts_are_rounded_to_fp8_and_those_that_do_not_fit_are_counted(
+    checkpoint, monkeypatch, unfit
+):
+    """Only the experts of steps with prompts: dense layers in MXFP4 and decoding steps are not rounded."""
+
+    def spoil(weights, kernels):
+        experts = weights.layers[1].experts
+        experts.down_codes[2, 5, :32] = 0x11
+        experts.down_scales[2, 5, 0] = experts.down_scales[2, 5, 1] - (15 if unfit else 14)
+
+    monkeypatch.setattr("firesteel.engine.load.order_experts", spoil)
+    settings = {**CPU, "prefill_activation": "fp8", "mxfp4_layers": "qkv,o"}
+    loaded = load_engine(checkpoint, resolve(settings).config)
+    count = sum(len(layer.experts.down_bias) for layer in loaded.model.weights.layers)
+    said = {"activation": "bf16", "prefill_activation": "fp8", "experts_in_bf16": f"{unfit} of {count}"}
+    assert loaded.formats().items() >= said.items()
+    loaded.engine.submit(Request(request_id="a", token_ids=[5, 6, 7], params=SamplingParams(max_tokens=3)))
+    loaded.engine.step()
+
+    def activations(op):
+        return {ran.activation for ran in loaded.kernels.ledger.entries if ran.op == op}
+
+    assert activations("moe_matmul") == {"fp8"} and activations("linear") == {"bf16"}
+    loaded.engine.step()
+    assert activations("moe_matmul") == {"fp8", "bf16"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from firesteel.formats import mxfp4
 from firesteel.kernels.call_key import Described, make_key
 from firesteel.kernels.operands.fed import Fed
-from firesteel.kernels.operands.weights import Mxfp4Weight
+from firesteel.kernels.operands.weights import Mxfp4Weight, random_experts
 from firesteel.kernels.registry import NETWORK_OPS
 
 X = torch.zeros(4, 32)
@@ -56,6 +56,15 @@ def test_parts_of_an_argument_are_described_once_and_by_kind():
     assert weight.describe() is weight.describe()
     bf16 = Fed(values=X.bfloat16(), scales=None, activation="bf16")
     assert make_key((bf16,)) != make_key((replace(bf16, activation="mxfp8"),))
+
+
+def test_experts_are_described_with_their_range_of_scales():
+    """Once, experts that begin at an odd address had a key, the same for all sizes."""
+    experts = random_experts(2, 32, 32, torch.Generator().manual_seed(1))
+    wide = replace(experts, down_scales=torch.full_like(experts.down_scales, 254))
+    assert make_key((experts,)) != make_key((wide,))
+    odd = torch.zeros(experts.down_scales.numel() + 1, dtype=torch.uint8)[1:].view(experts.down_scales.shape)
+    assert make_key((replace(experts, down_scales=odd),)) is None
 
 
 def to_meta(value):

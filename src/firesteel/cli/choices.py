@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 ACTIVATIONS = ("bf16", "mxfp8", "mxfp4")  # kernels.operands.activation
+BENCH_ACTIVATIONS = (*ACTIVATIONS, "fp8")  # the last of the experts only
 DENSE_FORMATS = ("bf16", "q8_0", "fp8", "mxfp4")  # measure.roofline.roofline
 KV_FORMATS = ("bf16", "fp8", "q8_0", "fp32")
 GPUS = ("gb10", "h100", "h200", "b200", "5090", "pro6000")  # device.catalogue
@@ -14,6 +15,7 @@ PRECISIONS = (  # quality
     "all MXFP4",
     "MXFP8 activations",
     "MXFP4 activations",
+    "FP8 activations in prompts",
     "all MXFP4, MXFP8 activations",
     "all MXFP4, MXFP4 activations",
     "MXFP6 E3M2 activations",

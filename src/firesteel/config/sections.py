@@ -92,10 +92,10 @@ class KernelConfig:
     )
     prefill_activation: str = setting(
         AUTO,
-        "the same for steps that compute prompts: auto (as --activation), bf16, or mxfp8 or mxfp4 where the GPU "
-        "multiplies them natively (SM12x)",
+        "the same for steps that compute prompts: auto (as --activation), bf16; mxfp8 or mxfp4 where the GPU "
+        "multiplies them natively (SM12x); fp8 for the experts on Hopper",
         env="FIRESTEEL_PREFILL_ACTIVATION",
-        check=one_of(AUTO, "bf16", "mxfp8", "mxfp4"),
+        check=one_of(AUTO, "bf16", "mxfp8", "mxfp4", "fp8"),
     )
     tile: str = setting(
         "auto",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from firesteel.config import KernelConfig
 from firesteel.errors import UserError
 from firesteel.kernels.op.invariance import FLAG
+from firesteel.kernels.operands.activation import FP8
 from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.kernels.tiles.tuned import NONE
 from firesteel.model.decode_ops import split_choices
@@ -33,10 +34,11 @@ def _list_conflicts(config: KernelConfig, num_ranks: int) -> list[tuple[str, str
                 )
             )
     if config.prefill_activation not in (AUTO, config.activation):
+        cure = "leave it out" if config.prefill_activation == FP8 else "round all with --activation"
         conflicts.append(
             (
                 f"--prefill-activation {config.prefill_activation}",
-                "a token would be rounded otherwise in a prompt than in decoding; round all with --activation",
+                f"a token would be rounded otherwise in a prompt than in decoding; {cure}",
             )
         )
     if config.tile != AUTO:

@@ -15,6 +15,7 @@ from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.device.cores import choose_threads, count_cores
 from firesteel.engine.cache.kv_scales import find_scales
 from firesteel.engine.engine import Engine
+from firesteel.engine.expert_scales import describe_unfit, examine_experts
 from firesteel.engine.invariance import check_invariance
 from firesteel.engine.library_needs import check_capture, check_dense_order, check_expert_order, order_experts
 from firesteel.engine.preparation import prepare
@@ -25,7 +26,7 @@ from firesteel.kernels.cuda.cache import use_cache
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.op import REFERENCE
 from firesteel.kernels.op.requirement import parse_requirements
-from firesteel.kernels.operands.activation import is_native, lacks_native
+from firesteel.kernels.operands.activation import FP8, is_native, lacks_native
 from firesteel.kernels.registry import list_replacements, parse_pins
 from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.kernels.tiles.tuned import NONE, Tuned, load_tuned, use_options
@@ -64,12 +65,14 @@ class Loaded:
     def formats(self) -> dict[str, str]:
         """Returns the formats of what a step reads, as the model and the cache hold it."""
         kv = str(self.engine.runner.cache.keys[0].dtype).removeprefix("torch.")
-        return {
+        prompts = self.engine.runner.model
+        formats = {
             "mxfp4_layers": ",".join(self.spec.mxfp4_layers),
             "activation": self.model.activation,
-            "prefill_activation": self.engine.runner.model.activation,
+            "prefill_activation": prompts.activation,
             "kv": kv,
         }
+        return formats | ({"experts_in_bf16": describe_unfit(prompts)} if prompts.widens_to_e4m3 else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +171,9 @@ def check_prompt_activation(device: DeviceSpec, config: KernelConfig) -> None:
     asked = config.prefill_activation
     if asked in (AUTO, "bf16", config.activation):
         return
+    if asked == FP8:
+        _check_fp8(device, config)
+        return
     if not is_native(device.capability, asked):
         raise KernelError(
             f"--prefill-activation {asked} is for GPUs that multiply it natively (SM12x), this is {device.name}: "
@@ -175,6 +181,22 @@ def check_prompt_activation(device: DeviceSpec, config: KernelConfig) -> None:
         )
     if why := lacks_native(device.capability, asked):
         raise KernelError(f"--prefill-activation {asked} {why}, or --prefill-activation bf16")
+
+
+def _check_fp8(device: DeviceSpec, config: KernelConfig) -> None:
+    """Raises unless this is a Hopper, which multiplies FP8, or a CPU, which rounds to it to measure quality."""
+    if device.is_cuda and device.capability != (9, 0):
+        native = is_native(device.capability, "mxfp8")
+        cure = "--prefill-activation mxfp8" if native else "leave it out"
+        raise KernelError(
+            f"--prefill-activation {FP8} multiplies experts with Hopper's matrix instructions (compute capability "
+            f"9.0), this is {device.name}: {cure}"
+        )
+    if config.activation != "bf16":
+        raise KernelError(
+            f"--prefill-activation {FP8} is for experts that decode with bf16 activations, not with --activation "
+            f"{config.activation}: leave one of them out"
+        )
 
 
 def choose_fused(
@@ -241,6 +263,7 @@ def assemble(
         tuned=settled.tuned,
         kv_scales=settled.scales,
     )
+    examine_experts(model.with_activation(config.kernels.prefill_activation), device)
     drafter = None
     if config.speculate.draft_model:
         drafter = load_drafter(Path(config.speculate.draft_model), config.speculate.speculate, model, device)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from firesteel.device import DeviceSpec
 from firesteel.kernels import Kernels
+from firesteel.kernels.operands.activation import FP8
 from firesteel.kernels.operands.fed import Fed
-from firesteel.kernels.operands.weights import Mxfp4Weight
+from firesteel.kernels.operands.weights import Experts, Mxfp4Weight
 from firesteel.kernels.ops.attention_operands import AttentionOperands
 from firesteel.kernels.ops.linear import LinearOperands
 from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
@@ -26,6 +27,7 @@ from firesteel.kernels.ops.route import RouteOperands
 from firesteel.kernels.rope import rope_table
 from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.kernels.tiles.tuned import Tuned
+from firesteel.kernels.wgmma.e4m3 import SPLIT
 from firesteel.model.spec import ModelSpec
 from firesteel.model.weights import LayerWeights, Weights
 from firesteel.types import Batch, KvCache, KvScales, KvView, Taps
@@ -76,6 +78,7 @@ class GptOss:
         self.dtype = device.dtype
         self.sinks = sinks
         self.activation = activation
+        self.dense_activation = activation  # before dense weights in MXFP4
         self.tile = tile
         self.tuned = tuned or Tuned()
         ones = (1.0,) * spec.num_layers
@@ -84,11 +87,15 @@ class GptOss:
         self.table = rope_table(spec.rope, spec.head_dim, max_context, device.torch_device)
 
     def with_activation(self, activation: str) -> GptOss:
-        """Returns the same network, with the same weights, that rounds activations to `activation`."""
+        """Returns the same network, with the same weights, that rounds activations to `activation`.
+
+        FP8 is for the experts: dense weights in MXFP4 keep what they had.
+        """
         if activation in (AUTO, self.activation):
             return self
         other = copy.copy(self)
         other.activation = activation
+        other.dense_activation = self.dense_activation if activation == FP8 else activation
         return other
 
     def forward(
@@ -183,7 +190,8 @@ class GptOss:
         """Computes a layer from attention's output on; returns the residual and what the experts add to it."""
         layer = self.weights.layers[number]
         update = self.add_ranks(self.project(mixed, layer.o, layer.o_bias))
-        x, residual = self.norm(residual, update, layer.post_norm, self.kernels.moe_matmul.reads_fed)
+        reads_fed = self.kernels.moe_matmul.reads_fed and self.activation == self.dense_activation
+        x, residual = self.norm(residual, update, layer.post_norm, reads_fed)
         return residual, self.add_ranks(self.mix(x, layer, num_tokens))
 
     def add_ranks(self, update: Tensor) -> Tensor:
@@ -194,10 +202,25 @@ class GptOss:
     def num_layers_of_each_kind(self) -> int:
         """The number of first layers that together launch every kernel of a step.
 
-        It is at least two, because the first layer's input norm has no update to add.
+        It is at least two, because the first layer's input norm has no update to add. Experts with scales of their
+        own kind may have kernels of their own.
         """
         windows = self.spec.windows
-        return max(2, 1 + max(windows.index(window) for window in set(windows)))
+        kinds = [self._find_kind(layer) for layer in self.weights.layers]
+        firsts = [windows.index(window) for window in set(windows)] + [kinds.index(kind) for kind in set(kinds)]
+        return max(2, 1 + max(firsts))
+
+    def _find_kind(self, layer: LayerWeights) -> tuple[bool, bool]:
+        """Returns what the kernels of a layer's experts depend on beside their shapes."""
+        experts = layer.experts
+        if not isinstance(experts, Experts):
+            return True, True
+        return experts.fits_bf16, not self.widens_to_e4m3 or experts.e4m3_rows.num_unfit == 0
+
+    @property
+    def widens_to_e4m3(self) -> bool:
+        """True if experts may be multiplied in FP8, except those that do not fit."""
+        return self.activation == FP8 or any(way.name == SPLIT for way in self.kernels.moe_matmul.candidates)
 
     def find_rows(self, batch: Batch) -> Tensor | None:
         """Returns the rows that the last layer continues with after keys and values are written; None means all."""
@@ -213,7 +236,7 @@ class GptOss:
             x, residual = self.kernels.rms_norm(operands)
             return Activations(x), residual
         storing = RmsNormFedOperands(
-            residual=residual, update=update, weight=weight, eps=eps, activation=self.activation
+            residual=residual, update=update, weight=weight, eps=eps, activation=self.dense_activation
         )
         x, residual, stored = self.kernels.rms_norm_fed(storing)
         return Activations(x, stored), residual
@@ -293,7 +316,8 @@ class GptOss:
         """Returns the tile of a matmul on MXFP4 weights of this shape."""
         if self.tile != AUTO:
             return self.tile
-        return self.tuned.find_tile(op, self.activation, shape, tokens)
+        activation = self.activation if op == "moe_matmul" else self.dense_activation
+        return self.tuned.find_tile(op, activation, shape, tokens)
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Returns fp32 logits [.., V] of rows that `forward` returned, written to `out` if given.
@@ -309,7 +333,7 @@ class GptOss:
         if isinstance(weight, Mxfp4Weight):
             tile = self.find_tile("linear", weight.shape, rows.plain.shape[0])
             operands = LinearOperands(
-                x=rows.plain, weight=weight, bias=bias, activation=self.activation, tile=tile, fed=rows.fed
+                x=rows.plain, weight=weight, bias=bias, activation=self.dense_activation, tile=tile, fed=rows.fed
             )
             return self.kernels.linear(operands)
         return self.kernels.linear(LinearOperands(x=rows.plain, weight=weight, bias=bias))

@@ -56,9 +56,10 @@ struct Batch {  // small copies of a thread, and the barrier at which it arrives
 // A wgmma that is not complete: it reads B and writes D at any time until the thread waits for it.
 struct Product {
     float *d;
-    uint32_t a[2][8];  // of the lane's two rows: pairs of 16 columns
+    uint32_t a[2][8];  // of the lane's two rows: pairs of 16 columns, or fours of 32
     const char *b;
     int width, group;
+    bool is_e4m3, adds;  // in bf16 all add
 };
 struct Named {
     unsigned count = 0, generation = 0;

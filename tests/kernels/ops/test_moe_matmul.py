@@ -121,8 +121,8 @@ def test_small_samples_cover_every_activation():
 
 
 def test_error_for_an_unknown_activation_lists_the_known_ones():
-    with pytest.raises(ValueError, match="unknown activation 'fp8'; the activations are bf16, mxfp8, mxfp4"):
-        moe_matmul.reference(*draw(1, 5, 32, 32, 1, "fp8").args)
+    with pytest.raises(ValueError, match="unknown activation 'fp4'; the activations are bf16, mxfp8, mxfp4, fp8"):
+        moe_matmul.reference(*draw(1, 5, 32, 32, 1, "fp4").args)
 
 
 def test_interpreted_kernels_equal_the_reference(interpret):

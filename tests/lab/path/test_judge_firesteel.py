@@ -98,6 +98,18 @@ def test_own_engine_is_green_on_a_gpu_and_on_a_cpu():
 
 
 @pytest.mark.parametrize(
+    ("row", "value", "verdict"),
+    [
+        (("moe_matmul", "cuda:wgmma_fp8", "fp8", "none", "fp8"), "fp8", PASSED),
+        (("moe_matmul", "reference", "fp8"), "emulated", FAILED),
+    ],
+)
+def test_experts_in_fp8_are_seen_and_told_from_emulated_ones(row, value, verdict):
+    table = judge("firesteel", ledger=ledger(row, ("linear", "triton:gemm", "bf16"), ("attention", "triton", "")))
+    assert values(table)["activation"] == value and table.verdict is verdict
+
+
+@pytest.mark.parametrize(
     ("slot", "rows", "fields"),
     [
         ("moe", [("moe_matmul", "reference", "bf16")], {}),

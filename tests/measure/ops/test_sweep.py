@@ -6,6 +6,8 @@ import pytest
 
 from firesteel.errors import KernelError
 from firesteel.kernels.op.requirement import parse_requirements
+from firesteel.kernels.operands.shapes import ModelShapes
+from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.ops.rms_norm import rms_norm
 from firesteel.kernels.ops.route import route
@@ -33,7 +35,14 @@ def test_reference_of_a_gpu_is_chosen_only_if_named():
         return [implementation.name for implementation in choose(moe_matmul, *args)]
 
     gpu = replace(CPU, name="GPU", capability=(9, 0))
-    assert names(gpu) == ["triton:gemv", "triton:gemm", "cuda:stream", "cuda:wgmma"]
+    assert names(gpu) == [
+        "triton:gemv",
+        "triton:gemm",
+        "cuda:stream",
+        "cuda:wgmma",
+        "cuda:wgmma_fp8",
+        "cuda:wgmma_split",
+    ]
     assert names(gpu, ("triton:gemm", "reference")) == ["reference", "triton:gemm"]
     assert names(gpu, ("triton",)) == ["triton:gemv", "triton:gemm"]
     assert names(CPU) == ["reference"]
@@ -106,3 +115,10 @@ def test_requirement_must_have_figures_at_every_m(single):
 def test_unknown_implementation_is_an_error():
     with pytest.raises(KernelError, match="no op runs 'tritn' on CPU; available: reference"):
         check_implementations(sweep(moe_matmul, implementations=("reference", "tritn")), CPU)
+
+
+def test_fp8_is_measured_of_the_experts_only():
+    swept = sweep(moe_matmul, linear, route, activations=("fp8",)).workloads(ModelShapes(TINY, CPU))
+    assert {(workload.op.name, workload.activation) for workload in swept} == {("moe_matmul", "fp8")}
+    (operands,) = swept[0].part.draw()
+    assert operands.activation == "fp8" and operands.fed is None

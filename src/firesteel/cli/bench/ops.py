@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from firesteel.cli.bench.options import RECORDS, OutAndPlot, bench, check_folder
-from firesteel.cli.choices import ACTIVATIONS
+from firesteel.cli.choices import BENCH_ACTIVATIONS
 from firesteel.cli.options import (
     AsJson,
     Device,
@@ -51,7 +51,7 @@ def bench_ops(
         ),
     ] = None,
     activation: Annotated[
-        list[str] | None, typer.Option(help=f"{', '.join(ACTIVATIONS)}; may be repeated (default: bf16)")
+        list[str] | None, typer.Option(help=f"{', '.join(BENCH_ACTIVATIONS)}; may be repeated (default: bf16)")
     ] = None,
     require: Required = None,
     out: OutAndPlot = RECORDS,
@@ -130,6 +130,6 @@ def parse_m(text: str) -> tuple[int, ...]:
 def _activations(given: list[str] | None) -> tuple[str, ...]:
 
     for activation in given or []:
-        if activation not in ACTIVATIONS:
-            raise UserError(f"--activation {activation}: must be one of {', '.join(ACTIVATIONS)}")
+        if activation not in BENCH_ACTIVATIONS:
+            raise UserError(f"--activation {activation}: must be one of {', '.join(BENCH_ACTIVATIONS)}")
     return tuple(dict.fromkeys(given or ["bf16"]))

@@ -5,16 +5,22 @@
 #include "swizzle.cuh"
 
 extern __shared__ __align__(1024) char shared[];
+#ifndef E4M3_COLUMNS
+#define E4M3_COLUMNS 0
+#endif
+// Columns of the product per token: one in bf16, or several in E4M3 whose sum is the token's.
+constexpr int PER_TOKEN = E4M3_COLUMNS ? E4M3_COLUMNS : 1, ROW_BYTES = E4M3_COLUMNS ? 64 * E4M3_COLUMNS : 128;
 constexpr int K = NUM_COLUMNS, STEPS = K / 64, GROUPS = K / 32, ALL_BLOCKS = NUM_ROWS / 64;
 constexpr int BLOCKS = NUM_BLOCKS, WARPGROUPS = NUM_WARPGROUPS, CONSUMERS = 4 * WARPGROUPS;
 constexpr int PRODUCERS = 4, THREADS = 32 * (CONSUMERS + PRODUCERS), STAGES = NUM_STAGES;
 // Registers per thread: an SM has 512 for one thread of each warpgroup. Producers leave theirs to the consumers.
 constexpr int LAUNCHED_REGISTERS = 512 / (WARPGROUPS + 1) / 8 * 8, FEW_REGISTERS = 32;
 constexpr int MANY_REGISTERS = (LAUNCHED_REGISTERS * (WARPGROUPS + 1) - FEW_REGISTERS) / WARPGROUPS / 8 * 8;
-constexpr int TOKEN_BYTES = WIDEST * 128, CODE_BYTES = STRIP * 64 * 32;
+constexpr int TOKEN_BYTES = WIDEST * ROW_BYTES, CODE_BYTES = STRIP * 64 * 32;
 constexpr int BARRIER_BYTES = (2 * STAGES + 4) * 8;
 static_assert(K % 64 == 0 && NUM_ROWS % 64 == 0 && STRIP == WARPGROUPS * BLOCKS, "whole blocks and steps");
-static_assert(!IS_UP || STRIP % 2 == 0 && NUM_ROWS % 128 == 0, "two blocks make 64 columns of the next matmul");
+static_assert(!IS_UP || E4M3_COLUMNS || STRIP % 2 == 0 && NUM_ROWS % 128 == 0,
+              "two blocks make 64 columns of the next matmul");
 
 // What consumers need of a tile beside the stages. Aligned, so that bulk copies can fill it.
 struct Strip {
@@ -22,9 +28,14 @@ struct Strip {
     u16 bias[STRIP * 64];
     float weights[IS_UP ? 4 : WIDEST];
     int order[IS_UP ? 4 : WIDEST];
+#if E4M3_COLUMNS
+    u8 bases[STRIP * 64];  // largest scales of the rows
+    float units[WIDEST];   // by place
+#endif
 };
-static_assert(total(STAGES *TOKEN_BYTES, STAGES *CODE_BYTES, 2 * sizeof(Strip), BARRIER_BYTES, sizeof(Tiles)) ==
-                  SHARED_BYTES,
+constexpr int TABLE_BYTES = E4M3_COLUMNS ? 128 : 0;  // of widen_e4m3.cuh
+static_assert(total(STAGES *TOKEN_BYTES, STAGES *CODE_BYTES, 2 * sizeof(Strip), BARRIER_BYTES, sizeof(Tiles),
+                    TABLE_BYTES) == SHARED_BYTES,
               "as launched");
 
 constexpr int TOGETHER = STEPS_TOGETHER;  // steps that a consumer's loop handles at a time
@@ -46,6 +57,7 @@ struct Buffers {
     Strip *strips;  // of this tile and of the next
     u64 *full, *free, *strip_full, *strip_free;
     Tiles *tiles;
+    uint2 *tables;  // of widen_e4m3.cuh
     __device__ __forceinline__ Buffers() {
         Arena arena{shared};
         tokens = arena.take(STAGES * TOKEN_BYTES);
@@ -54,6 +66,7 @@ struct Buffers {
         full = (u64 *)arena.take(BARRIER_BYTES);
         free = full + STAGES, strip_full = free + STAGES, strip_free = strip_full + 2;
         tiles = (Tiles *)arena.take(sizeof(Tiles));
+        tables = (uint2 *)arena.take(TABLE_BYTES);
     }
     __device__ __forceinline__ void start() {
         if (threadIdx.x == 0) {
@@ -76,25 +89,33 @@ DEVICE void arrive(u64 *bar, bool is_due = true) {
 // of a lane are gate and up of one column, or two neighbouring pairs of rows; after a transposition a lane holds what
 // is stored side by side.
 DEVICE int row_of(int block, int warp, int row, bool is_low) {
+    if (IS_UP && E4M3_COLUMNS) return 64 * block + 16 * warp + 2 * row + is_low;
     if (IS_UP) return 128 * (block / 2) + 2 * (8 * (block % 2) + warp + column_at(0, row)) + is_low;
     return 64 * block + 16 * warp + 4 * (row / 2) + row % 2 + 2 * is_low;
 }
 
 struct Inputs {
-    const u16 *x;
+    const u8 *x;
     const float *weights;  // by place
     const int *order;
     const u8 *codes, *scales;
     const u16 *bias;
     int num_places;
+#if E4M3_COLUMNS
+    const u8 *bases;
+    const float *units;  // by place
+#endif
 };
 
 // By one thread.
 DEVICE void load_strip(const Inputs &from, const Tile &tile, u64 row, int blocks, Strip *to, u64 *full) {
     int tokens = (tile.count + 7) / 8 * 8;
-    barrier_expect(full, blocks * 64 * (GROUPS + 2) + (IS_UP ? 0 : 8 * tokens));
+    barrier_expect(full, blocks * 64 * (GROUPS + (E4M3_COLUMNS ? 3 : 2)) + (IS_UP ? 0 : 8 * tokens));
     copy_bulk(to->scales, from.scales + row * GROUPS, blocks * 64 * GROUPS, full);
     copy_bulk(to->bias, from.bias + row, blocks * 64 * 2, full);
+#if E4M3_COLUMNS
+    copy_bulk(to->bases, from.bases + row, blocks * 64, full);
+#endif
     if (IS_UP) return;
     copy_bulk(to->weights, from.weights + tile.first, 4 * tokens, full);
     copy_bulk(to->order, from.order + tile.first, 4 * tokens, full);
@@ -110,13 +131,14 @@ DEVICE void load_all(Buffers &buffers, const Inputs &inputs) {
     for (int item = blockIdx.x; item < buffers.tiles->total(); item += gridDim.x, taken++) {
         Tile tile = buffers.tiles->find(item);
         u64 row = (u64)tile.expert * NUM_ROWS + tile.strip * (STRIP * 64);
-        int blocks = min(STRIP, ALL_BLOCKS - tile.strip * STRIP), bytes = (tile.count + 7) / 8 * 1024;
+        int blocks = min(STRIP, ALL_BLOCKS - tile.strip * STRIP), bytes = (tile.count + 7) / 8 * 8 * ROW_BYTES;
         if (taken >= 2) barrier_wait(buffers.strip_free + taken % 2, taken / 2 - 1 & 1);
         __syncwarp();
         if (is_first) load_strip(inputs, tile, row, blocks, buffers.strips + taken % 2, buffers.strip_full + taken % 2);
         const u8 *codes = inputs.codes + row * (K / 2) + own;
-        const u16 *tokens = inputs.x + (u64)tile.first * 64;
-        for (int step = 0; step < STEPS; step++, codes += 32, tokens += (u64)inputs.num_places * 64, turn.advance(1)) {
+        const u8 *tokens = inputs.x + (u64)tile.first * ROW_BYTES;
+        for (int step = 0; step < STEPS;
+             step++, codes += 32, tokens += (u64)inputs.num_places * ROW_BYTES, turn.advance(1)) {
             u64 *full = buffers.full + turn.stage;
             barrier_wait(buffers.free + turn.stage, turn.parity ^ 1);
             __syncwarp();
@@ -127,7 +149,13 @@ DEVICE void load_all(Buffers &buffers, const Inputs &inputs) {
             barrier_arrive_after_copies(full);
             if (is_first) {
                 if (!IS_UP && taken == 0 && step == 0) wait_for_inputs();
+#if E4M3_COLUMNS  // units, too, come from the kernel before this one
+                int unit_bytes = step == 0 ? (tile.count + 7) / 8 * 32 : 0;
+                barrier_expect(full, bytes + unit_bytes);
+                if (step == 0) copy_bulk(buffers.strips[taken % 2].units, inputs.units + tile.first, unit_bytes, full);
+#else
                 barrier_expect(full, bytes);
+#endif
                 copy_bulk(buffers.tokens + turn.stage * TOKEN_BYTES, tokens, bytes, full);
             }
             __syncwarp();

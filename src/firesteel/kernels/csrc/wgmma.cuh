@@ -1,7 +1,8 @@
 #pragma once
-// Wrappers of wgmma, Hopper's asynchronous matrix instruction: D [64, N] += A [64, 16] B [16, N], bf16 with sums in
-// fp32. Four warps multiply together: warp w has rows 16 w to 16 w + 15, and its lane l has rows l / 4 and l / 4 + 8. A
-// comes from registers, B from shared memory. Tests replace this file (tests/kernels/emulator/wgmma.cuh).
+// Wrappers of wgmma, Hopper's asynchronous matrix instruction: D [64, N] += A [64, 16] B [16, N] in bf16, or 32 instead
+// of 16 in E4M3, with sums in fp32. Of sums of E4M3 products the hardware keeps about 14 bits. Four warps multiply
+// together: warp w has rows 16 w to 16 w + 15, and its lane l has rows l / 4 and l / 4 + 8. A comes from registers, B
+// from shared memory. Tests replace this file (tests/kernels/emulator/wgmma.cuh).
 #include "instructions.cuh"
 
 // Registers per thread that this warpgroup has from now on, out of those that the CTA was launched with.
@@ -27,9 +28,23 @@ DEVICE u64 describe_swizzled(const void *b) {
     return (u64)(shared_address(b) >> 4 & 0x3FFF) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
+// Descriptor of B [N, 64] in E4M3 at a multiple of 512 bytes. A row is one column's 64 values of K, 64 bytes; its
+// 16-byte parts are at position part ^ row / 2 % 4. The next 32 values of K have a descriptor that is larger by 2.
+DEVICE u64 describe_swizzled_bytes(const void *b) {
+    return (u64)(shared_address(b) >> 4 & 0x3FFF) | 1ull << 16 | 32ull << 32 | 2ull << 62;
+}
+// Called after a wait: sums are not read before.
+template <int COUNT> DEVICE void wgmma_hold(float (&d)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
 // a0 and a1 hold columns 2 (l % 4) and the next of lane l's two rows, a2 and a3 those 8 further. d[4 i] and d[4 i + 1]
 // are columns 8 i + 2 (l % 4) and the next of the first row, d[4 i + 2] and d[4 i + 3] those of the second.
 template <int N> DEVICE void wgmma(float *d, u32 a0, u32 a1, u32 a2, u32 a3, u64 b);
+// In E4M3: a0 and a1 hold columns 4 (l % 4) to 4 (l % 4) + 3, a2 and a3 those 16 further. Without ADDS, D is
+// overwritten.
+template <int N, bool ADDS> struct WgmmaE4m3;
 
 // clang-format off
 #define D8 "%0, %1, %2, %3"
@@ -86,28 +101,40 @@ template <int N> DEVICE void wgmma(float *d, u32 a0, u32 a1, u32 a2, u32 a3, u64
         asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" D##N "}, " A ", 1, 1, 1, 0;" \
                      : SUMS##N : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b)); \
     }
-WGMMA(8, "{%4, %5, %6, %7}, %8")
-WGMMA(16, "{%8, %9, %10, %11}, %12")
-WGMMA(24, "{%12, %13, %14, %15}, %16")
-WGMMA(32, "{%16, %17, %18, %19}, %20")
-WGMMA(40, "{%20, %21, %22, %23}, %24")
-WGMMA(48, "{%24, %25, %26, %27}, %28")
-WGMMA(56, "{%28, %29, %30, %31}, %32")
-WGMMA(64, "{%32, %33, %34, %35}, %36")
-WGMMA(72, "{%36, %37, %38, %39}, %40")
-WGMMA(80, "{%40, %41, %42, %43}, %44")
-WGMMA(88, "{%44, %45, %46, %47}, %48")
-WGMMA(96, "{%48, %49, %50, %51}, %52")
-WGMMA(104, "{%52, %53, %54, %55}, %56")
-WGMMA(112, "{%56, %57, %58, %59}, %60")
-WGMMA(120, "{%60, %61, %62, %63}, %64")
-WGMMA(128, "{%64, %65, %66, %67}, %68")
-WGMMA(136, "{%68, %69, %70, %71}, %72")
-WGMMA(144, "{%72, %73, %74, %75}, %76")
-WGMMA(152, "{%76, %77, %78, %79}, %80")
-WGMMA(160, "{%80, %81, %82, %83}, %84")
-WGMMA(168, "{%84, %85, %86, %87}, %88")
-WGMMA(176, "{%88, %89, %90, %91}, %92")
-WGMMA(184, "{%92, %93, %94, %95}, %96")
-WGMMA(192, "{%96, %97, %98, %99}, %100")
+#define WGMMA_E4M3(N, A, ADDS) \
+    template <> struct WgmmaE4m3<N, ADDS> { \
+        __device__ __forceinline__ static void multiply(float *d, u32 a0, u32 a1, u32 a2, u32 a3, u64 b) { \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" D##N "}, " A ", " #ADDS \
+                         ", 1, 1;" : SUMS##N : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b)); \
+        } \
+    };
+#define WGMMA_OF(N, A) WGMMA(N, A) WGMMA_E4M3(N, A, 0) WGMMA_E4M3(N, A, 1)
+WGMMA_OF(8, "{%4, %5, %6, %7}, %8")
+WGMMA_OF(16, "{%8, %9, %10, %11}, %12")
+WGMMA_OF(24, "{%12, %13, %14, %15}, %16")
+WGMMA_OF(32, "{%16, %17, %18, %19}, %20")
+WGMMA_OF(40, "{%20, %21, %22, %23}, %24")
+WGMMA_OF(48, "{%24, %25, %26, %27}, %28")
+WGMMA_OF(56, "{%28, %29, %30, %31}, %32")
+WGMMA_OF(64, "{%32, %33, %34, %35}, %36")
+WGMMA_OF(72, "{%36, %37, %38, %39}, %40")
+WGMMA_OF(80, "{%40, %41, %42, %43}, %44")
+WGMMA_OF(88, "{%44, %45, %46, %47}, %48")
+WGMMA_OF(96, "{%48, %49, %50, %51}, %52")
+WGMMA_OF(104, "{%52, %53, %54, %55}, %56")
+WGMMA_OF(112, "{%56, %57, %58, %59}, %60")
+WGMMA_OF(120, "{%60, %61, %62, %63}, %64")
+WGMMA_OF(128, "{%64, %65, %66, %67}, %68")
+WGMMA_OF(136, "{%68, %69, %70, %71}, %72")
+WGMMA_OF(144, "{%72, %73, %74, %75}, %76")
+WGMMA_OF(152, "{%76, %77, %78, %79}, %80")
+WGMMA_OF(160, "{%80, %81, %82, %83}, %84")
+WGMMA_OF(168, "{%84, %85, %86, %87}, %88")
+WGMMA_OF(176, "{%88, %89, %90, %91}, %92")
+WGMMA_OF(184, "{%92, %93, %94, %95}, %96")
+WGMMA_OF(192, "{%96, %97, %98, %99}, %100")
 // clang-format on
+
+template <int N, bool ADDS> DEVICE void wgmma_e4m3(float *d, u32 a0, u32 a1, u32 a2, u32 a3, u64 b) {
+    WgmmaE4m3<N, ADDS>::multiply(d, a0, a1, a2, a3, b);
+}

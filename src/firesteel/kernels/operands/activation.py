@@ -7,12 +7,13 @@ import importlib.util
 
 from torch import Tensor
 
-from firesteel.formats import mxfp4, mxfp6, mxfp8
+from firesteel.formats import fp8, mxfp4, mxfp6, mxfp8
 
 ACTIVATIONS = ("bf16", "mxfp8", "mxfp4")
 EMULATED = {
     f"mxfp6_{element}": element for element in mxfp6.ELEMENTS
 }  # for experiments; only references round to them
+FP8 = "fp8"  # E4M3 with one scale per token: of the experts on Hopper, and of references
 BLOCK_SCALED_TRITON = (3, 8)  # older versions silently lower dot_scaled for SM12x to bf16 instructions
 
 
@@ -24,9 +25,11 @@ def round_activation(x: Tensor, activation: str) -> Tensor:
         return mxfp8.dequantize(*mxfp8.quantize(x))
     if activation == "mxfp4":
         return mxfp4.dequantize(*mxfp4.quantize(x))
+    if activation == FP8:
+        return fp8.dequantize(*fp8.quantize(x))
     if element := EMULATED.get(activation):
         return mxfp6.dequantize(*mxfp6.quantize(x, element), element)
-    known = ", ".join((*ACTIVATIONS, *EMULATED))
+    known = ", ".join((*ACTIVATIONS, FP8, *EMULATED))
     raise ValueError(f"unknown activation {activation!r}; the activations are {known}")
 
 

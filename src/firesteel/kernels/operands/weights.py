@@ -6,12 +6,14 @@ Shape letters: M rows, N columns, E experts, H hidden, I intermediate.
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from firesteel.formats import e2m1_rows
 from firesteel.kernels.call_key import Described
 
 
@@ -44,8 +46,31 @@ class ExpertTensors(Described):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experts(ExpertTensors):
-    """The experts of one layer, values and scales as in the checkpoint."""
+class E4m3Rows:
+    """What widening the experts of a layer to E4M3 needs to know: the largest scale of each row, and who fits."""
+
+    gate_up_bases: Tensor  # [E, 2I] uint8
+    down_bases: Tensor  # [E, H] uint8
+    fits: Tensor  # [E] int32: 1 if E4M3 represents each row exactly with one power of two
+    num_unfit: int
+
+
+class _Examined(ExpertTensors):
+    """Keeps what was found out about the scales of experts, once."""
+
+    __slots__ = ("_e4m3_rows", "_fits_bf16")
+
+    _e4m3_rows: E4m3Rows
+    _fits_bf16: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts(_Examined):
+    """The experts of one layer, values and scales as in the checkpoint.
+
+    The first use of `fits_bf16`, `e4m3_rows` or the key of a call examines the scales, which synchronises; the
+    scales must not change afterwards.
+    """
 
     gate_up_codes: Tensor  # [E, 2I, H/2] uint8
     gate_up_scales: Tensor  # [E, 2I, H/32] uint8
@@ -53,6 +78,41 @@ class Experts(ExpertTensors):
     down_codes: Tensor  # [E, H, I/2] uint8
     down_scales: Tensor  # [E, H, I/32] uint8
     down_bias: Tensor  # [E, H] bf16
+
+    @property
+    def fits_bf16(self) -> bool:
+        """True if bf16 holds all weights exactly, widened times 2^-32 as csrc/widen.cuh does."""
+        if not hasattr(self, "_fits_bf16"):
+            is_known = not self.gate_up_scales.is_meta
+            found = not is_known or all(bool(e2m1_rows.fits_bf16(*bounds).all()) for bounds in self._find_bounds())
+            object.__setattr__(self, "_fits_bf16", found)
+        return self._fits_bf16
+
+    @property
+    def e4m3_rows(self) -> E4m3Rows:
+        """What widening to E4M3 needs to know."""
+        if not hasattr(self, "_e4m3_rows"):
+            gate_up, down = self._find_bounds()
+            fits = e2m1_rows.fits_e4m3(*gate_up).all(-1) & e2m1_rows.fits_e4m3(*down).all(-1)
+            found = E4m3Rows(
+                gate_up_bases=gate_up[1],
+                down_bases=down[1],
+                fits=fits.int(),
+                num_unfit=int((~fits).sum()),
+            )
+            object.__setattr__(self, "_e4m3_rows", found)
+        return self._e4m3_rows
+
+    def describe_anew(self) -> Hashable:
+        """Returns the key of the fields and of what implementations ask about their values, or None."""
+        key = Described.describe_anew(self)
+        return None if key is None else (key, self.fits_bf16)
+
+    def _find_bounds(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        return (
+            e2m1_rows.find_bounds(self.gate_up_codes, self.gate_up_scales),
+            e2m1_rows.find_bounds(self.down_codes, self.down_scales),
+        )
 
 
 def weight_parts(weight: Tensor | Mxfp4Weight) -> tuple[Tensor, Tensor | None]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from firesteel.kernels.invariant_tiles import experts_tile
 from firesteel.kernels.op.device_code import CudaCode, DeviceCode
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native
-from firesteel.kernels.ops import moe_stream, moe_wgmma
+from firesteel.kernels.ops import moe_stream
 from firesteel.kernels.ops.linear_code import store_code
+from firesteel.kernels.wgmma import bf16, e4m3
 
 if TYPE_CHECKING:
     from firesteel.kernels.triton.mxfp4_product import Tile
@@ -45,7 +46,9 @@ def list_code(capability: tuple[int, int]) -> Iterator[DeviceCode | CudaCode]:
         constants={"A": 4, "H": 2880, "COLUMNS": SUM_COLUMNS},
     )
     yield from moe_stream.list_plans(capability, GPT_OSS)
-    yield from moe_wgmma.list_plans(capability, GPT_OSS)
+    yield from bf16.list_plans(capability, GPT_OSS)
+    for columns in e4m3.NAMES:
+        yield from e4m3.list_plans(columns, capability, GPT_OSS)
 
 
 def _tiles(way: str, capability: tuple[int, int], native: bool) -> list[tuple[Tile, Tile]]:

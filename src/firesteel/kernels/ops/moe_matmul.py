@@ -9,9 +9,10 @@ Computed in fp32, rounded once on store; `triton` and `cuda:wgmma` round each ex
 On SM12x `triton` multiplies mxfp8 and mxfp4 activations as such (block-scaled MMA); elsewhere it computes the same
 numbers from bf16. `cuda:stream` is for up to 192 tokens (128 on SM90, 64 on GPUs with 100 KB of shared memory); it
 converts bf16 activations to 14-bit integers that share a scale per 64 to 256 columns, and multiplies them exactly.
-`cuda:wgmma` is for more, on SM90 with bf16 activations. `triton:gemv` runs for few tokens if these cannot: before
-SM90, and with rounded activations; it reads each chosen expert once. `triton:gemm` is for more. `triton_kernels`
-and `flashinfer` are libraries' (kernels/libraries), and read the experts in orders of their own.
+`cuda:wgmma` is for more, on SM90 with bf16 activations; `cuda:wgmma_fp8` is for fp8 ones, which no other takes, and
+`cuda:wgmma_split` keeps bf16 activations as two E4M3 values each. `triton:gemv` runs for few tokens if these
+cannot: before SM90, and with rounded activations; it reads each chosen expert once. `triton:gemm` is for more.
+`triton_kernels` and `flashinfer` are libraries' (kernels/libraries), and read the experts in orders of their own.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
@@ -37,15 +38,17 @@ from firesteel.kernels.op.profile import EXPERTS, MOE_OVERHEAD, OpProfile
 from firesteel.kernels.op.rows import rows_of
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
-from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native, round_activation
+from firesteel.kernels.operands.activation import ACTIVATIONS, FP8, is_native, lacks_native, round_activation
 from firesteel.kernels.operands.fed import refuse_activation, refuse_fed
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Experts, random_experts
-from firesteel.kernels.ops import moe_library, moe_stream, moe_wgmma
+from firesteel.kernels.ops import moe_library, moe_stream
 from firesteel.kernels.ops.moe_code import GEMV_TOKENS, list_code
 from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 from firesteel.kernels.tiles.launch import MOST_ROWS_OF_GRID
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
+from firesteel.kernels.wgmma import bf16 as wgmma_bf16
+from firesteel.kernels.wgmma import e4m3
 
 if TYPE_CHECKING:
     from firesteel.kernels.triton.mxfp4_product import Tile
@@ -88,7 +91,16 @@ def _reference_accepts(operands: MoeMatmulOperands) -> str | None:
             "fc2": "moe_matmul.down",
         },
         beside=dict.fromkeys(
-            ("moe_sum", "moe_sum_narrow", "moe_place", "moe_gather", "sum_parts", "count_chunk", "place_chunk"),
+            (
+                "moe_sum",
+                "moe_sum_narrow",
+                "moe_place",
+                "moe_gather",
+                "moe_round",
+                "sum_parts",
+                "count_chunk",
+                "place_chunk",
+            ),
             MOE_OVERHEAD,
         ),
     ),
@@ -99,17 +111,27 @@ def moe_matmul(operands: MoeMatmulOperands) -> Tensor:
 
 
 def _compute(operands: MoeMatmulOperands, add_product: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-    """Computes the experts one after the other; `add_product` returns bias + rows @ weight."""
+    """Computes the experts one after the other; `add_product` returns bias + rows @ weight.
+
+    Before FP8, the results of SwiGLU are rounded to the type of x: their largest value is known only when all are
+    stored. The activations of experts whose weights E4M3 cannot represent are not rounded to FP8.
+    """
     x, ids, activation = operands.x, operands.ids, operands.activation
     experts = operands.experts if isinstance(operands.experts, Experts) else operands.experts.unpack()
     y = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    wide = round_activation(x.float(), activation)
+    wide = x.float()
+    rounded = round_activation(wide, activation)
+    exact = (experts.e4m3_rows.fits == 0).tolist() if activation == FP8 else []
     for expert in ids[ids >= 0].unique().tolist():
         rows, ranks = (ids == expert).nonzero(as_tuple=True)
+        is_exact = activation == FP8 and exact[expert]
         gate_up = mxfp4.dequantize(experts.gate_up_codes[expert], experts.gate_up_scales[expert])
-        inner = swiglu(add_product(experts.gate_up_bias[expert].float(), wide[rows], gate_up.T), operands.limit)
+        given = (wide if is_exact else rounded)[rows]
+        inner = swiglu(add_product(experts.gate_up_bias[expert].float(), given, gate_up.T), operands.limit)
         down = mxfp4.dequantize(experts.down_codes[expert], experts.down_scales[expert])
-        outer = add_product(experts.down_bias[expert].float(), round_activation(inner, activation), down.T)
+        if not is_exact:
+            inner = round_activation(inner.to(x.dtype).float() if activation == FP8 else inner, activation)
+        outer = add_product(experts.down_bias[expert].float(), inner, down.T)
         y.index_add_(0, rows, outer * operands.weights[rows, ranks, None])
     return y.to(x.dtype)
 
@@ -224,13 +246,37 @@ def _accepts_many(operands: MoeMatmulOperands) -> str | None:
         return f"has no tiles, and {operands.tile} is pinned"
     if not isinstance(operands.experts, Experts):
         return OTHER_ORDER
-    return moe_wgmma.refuse(operands.x, operands.ids, operands.weights, operands.experts, operands.activation)
+    return wgmma_bf16.refuse(operands.x, operands.ids, operands.weights, operands.experts, operands.activation)
 
 
 @moe_matmul.implementation("cuda:wgmma", needs=hopper_ready(), accepts=_accepts_many)
 def cuda_wgmma(operands: MoeMatmulOperands) -> Tensor:
     assert isinstance(operands.experts, Experts)
-    return moe_wgmma.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
+    return wgmma_bf16.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
+
+
+def _accepts_e4m3(columns: int, operands: MoeMatmulOperands) -> str | None:
+    if operands.tile != AUTO:
+        return f"has no tiles, and {operands.tile} is pinned"
+    if not isinstance(operands.experts, Experts):
+        return OTHER_ORDER
+    x, ids, weights = operands.x, operands.ids, operands.weights
+    return e4m3.refuse(columns, x, ids, weights, operands.experts, operands.activation)
+
+
+def _run_e4m3(columns: int, operands: MoeMatmulOperands) -> Tensor:
+    x, ids, weights, experts = operands.x, operands.ids, operands.weights, operands.experts
+    assert isinstance(experts, Experts)
+    return e4m3.run(columns, x, ids, weights, experts, operands.limit)
+
+
+for columns, name in e4m3.NAMES.items():
+    moe_matmul.implementation(
+        name,
+        needs=hopper_ready(),
+        accepts=functools.partial(_accepts_e4m3, columns),
+        tolerance=e4m3.TOLERANCES[columns],
+    )(functools.partial(_run_e4m3, columns))
 
 
 @moe_matmul.implementation(
@@ -256,7 +302,7 @@ for kind in KINDS:
 moe_matmul.refused_names["trtllm"] = (
     "is a function of FlashInfer, which refuses GPUs other than SM10x and SM12x, and is not an implementation"
 )
-moe_matmul.prefer("cuda:stream", "cuda:wgmma", "triton:gemv", "triton:gemm")
+moe_matmul.prefer("cuda:stream", "cuda:wgmma", "triton:gemv", "triton:gemm", "cuda:wgmma_fp8")  # the last: fp8 only
 moe_matmul.device_code(list_code)
 
 
@@ -298,7 +344,7 @@ def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[Workload
             experts=shapes.next_experts(),
             limit=spec.swiglu_limit,
             activation=activation,
-            fed=shapes.fed(x, activation),
+            fed=None if activation == FP8 else shapes.fed(x, activation),
         )
         return (operands,)
 

@@ -14,7 +14,11 @@ from firesteel.kernels.operands.weights import Experts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeMatmulOperands(TiledOperands):
-    """`activation` is what the activations of both matmuls are rounded to, by the OCP rule."""
+    """`activation` is what the activations of both matmuls are rounded to, MX formats by the OCP rule.
+
+    fp8 has one scale per token. Experts with a row that spans more than E4M3 (`formats.e2m1_rows`) are left out of
+    it: their activations are not rounded.
+    """
 
     x: Tensor  # [T, H]
     ids: Tensor  # [T, A] int64, experts of each token; a negative id adds nothing (padding)

@@ -13,7 +13,7 @@ from firesteel.device import DeviceSpec
 from firesteel.kernels.op.invariance import INVARIANT
 from firesteel.kernels.op.op import REFERENCE, Implementation, Op
 from firesteel.kernels.op.sample import Sample
-from firesteel.kernels.operands.activation import ACTIVATIONS
+from firesteel.kernels.operands.activation import ACTIVATIONS, FP8
 from firesteel.kernels.operands.shapes import ModelShapes
 from firesteel.kernels.proof.isolate import Died, Worker
 from firesteel.kernels.proof.row_invariance import check_rows
@@ -163,7 +163,7 @@ def _samples(
     except kernel_faults() as error:
         yield with_fault(Check(op.name, "", "making samples"), error)
         return
-    for activation in ACTIVATIONS:
+    for activation in (*ACTIVATIONS, FP8):
         for m in tokens:
             for workload in list_workloads(op, m, activation, shapes):
                 yield _sample(workload, device)

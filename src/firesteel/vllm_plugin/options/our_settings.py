@@ -9,6 +9,7 @@ from typing import Any
 
 from firesteel.config import Config, all_settings, resolve
 from firesteel.errors import UserError
+from firesteel.kernels.operands.activation import FP8
 from firesteel.kernels.tiles.tile_pin import AUTO
 
 _log = logging.getLogger("vllm.firesteel")
@@ -40,10 +41,10 @@ def find_config(vllm_config: Any, *, is_first: bool, environ: Mapping[str, str] 
     settings = resolve(environ=environ)
     kernels = settings.config.kernels
     if kernels.prefill_activation not in (AUTO, kernels.activation):
+        both = "" if kernels.prefill_activation == FP8 else ", and FIRESTEEL_ACTIVATION for both"
         raise UserError(
             f"prefill_activation = {kernels.prefill_activation} ({settings.origins['prefill_activation']}): inside "
-            "vLLM prompts and decoded tokens are rounded alike; set FIRESTEEL_PREFILL_ACTIVATION=auto, and "
-            "FIRESTEEL_ACTIVATION for both"
+            f"vLLM prompts and decoded tokens are rounded alike; set FIRESTEEL_PREFILL_ACTIVATION=auto{both}"
         )
     if is_first:
         _warn_of(settings.origins)

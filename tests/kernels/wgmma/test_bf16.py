@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from firesteel.kernels.call_key import make_key
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.op.verdict import disassemble, read_code
@@ -15,7 +16,7 @@ from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 from firesteel.kernels.proof.verify import check
 from firesteel.kernels.stream.plan import Machine, machine_of
 
-MODULE = importlib.import_module("firesteel.kernels.ops.moe_wgmma")
+MODULE = importlib.import_module("firesteel.kernels.wgmma.bf16")
 TWO = Machine(2, 232_448)
 SMALL_SHAPES = (MODULE.Shape(3, 2, (16, 8), sync_width=8), MODULE.Shape(3, 1, (24, 8)))
 HIDDEN, INTER, EXPERTS = 128, 64, 4
@@ -159,6 +160,26 @@ def test_scales_far_from_one_are_exact_enough(use_machine):
     assert_close(actual=run(operands), expected=moe_matmul.reference(operands), tolerance=moe_matmul.tolerance)
 
 
+@pytest.mark.parametrize("scale", [33, 161, 255])
+def test_scales_that_bf16_cannot_hold_are_refused(scale):
+    """Scales are examined once per set of experts, and the key of calls tells sets with such scales from others."""
+    operands, spoilt = draw(choose(9, EXPERTS, 2)), draw(choose(9, EXPERTS, 2))
+    spoilt.experts.down_codes[2, 5, 16:32] = 0x10
+    spoilt.experts.down_scales[2, 5, 1] = scale
+    refuse = moe_matmul.implementations["cuda:wgmma"].accepts
+    assert refuse(operands) is None
+    assert "scales from 2^-93 to 2^33" in refuse(spoilt)
+    assert make_key((operands,)) != make_key((spoilt,))
+
+
+@pytest.mark.parametrize("scale", [0, 33])
+def test_groups_of_zeros_may_have_smaller_scales(scale):
+    operands = draw(choose(9, EXPERTS, 2))
+    operands.experts.down_codes[2, 5, 16:32] = 0x80
+    operands.experts.down_scales[2, 5, 1] = scale
+    assert moe_matmul.implementations["cuda:wgmma"].accepts(operands) is None
+
+
 def test_refusals_name_what_is_wrong():
     refuse = moe_matmul.implementations["cuda:wgmma"].accepts
     operands = draw(choose(9, EXPERTS, 2))
@@ -176,8 +197,9 @@ def test_refusals_name_what_is_wrong():
 
 def test_a_machine_with_too_little_memory_is_refused_before_the_launch():
     operands = draw(choose(9, EXPERTS, 2))
-    assert MODULE._refuse_memory(TWO, operands.ids, operands.experts) is None
-    refused = MODULE._refuse_memory(Machine(3, 4096), operands.ids, operands.experts)
+    shapes = MODULE.choose_shapes(operands.ids.numel(), EXPERTS)
+    assert MODULE._refuse_memory(TWO, operands.experts, shapes) is None
+    refused = MODULE._refuse_memory(Machine(3, 4096), operands.experts, shapes)
     assert "bytes of shared memory, this GPU has 4096" in refused
 
 
