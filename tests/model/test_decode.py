@@ -15,6 +15,7 @@ from firesteel.measure.decode.steps import Pages, fill_pages, first_batch, lay_o
 from firesteel.model.decode import DecodeStep
 from firesteel.model.decode_ops import GROUPS, DecodeError, DecodeOps
 from firesteel.model.gpt_oss import GptOss
+from firesteel.model.host_batch import HostBatch
 from firesteel.model.spec import ModelSpec
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.types import KvCache, KvScales
@@ -112,6 +113,24 @@ def compare(model, contexts, **settings):
 @pytest.mark.parametrize("label", SPECS)
 def test_greedy_tokens_and_logits_equal_those_of_the_network(label, num_requests):
     compare(model_of(SPECS[label], seed=sorted(SPECS).index(label)), LENGTHS[num_requests])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_embeddings_of_any_type_are_written_in_place(dtype):
+    """On a GPU they have the type of activations; graphs hold the addresses of inputs."""
+    model = model_of(BASE)
+    embedding = model.weights.embedding.to(dtype)
+    model.weights = replace(model.weights, embedding=embedding)
+    cache, batch, pages = begin(model, [3, 9])
+    step = DecodeStep(model, cache, ops_of(model), num_requests=2, num_pages=pages.width)
+    places = [tensor.data_ptr() for tensor in step.inputs.tensors()]
+    step.load(batch)
+    assert torch.equal(step.inputs.r, embedding[batch.token_ids].float())
+    step.load(HostBatch.of(batch), torch.tensor([5, 299]))
+    assert torch.equal(step.inputs.r, embedding[[5, 299]].float())
+    step.feed(torch.tensor([7, 0]))
+    assert torch.equal(step.inputs.r, embedding[[7, 0]].float()) and step.inputs.token_ids.tolist() == [7, 0]
+    assert places == [tensor.data_ptr() for tensor in step.inputs.tensors()]
 
 
 @pytest.mark.parametrize("num_requests", LENGTHS)

@@ -13,7 +13,8 @@ from tables.records import RECORDS, format_table, read
 from tables.steps import WORKLOAD, name_workload
 
 VLLM_WORKLOAD = RECORDS / "h200-vllm-workload"
-OURS, COLD, WARM = "firesteel", "vLLM 0.26.0, cold", "vLLM 0.26.0, warm"
+VERSION = "0.26.0"  # of vLLM; records of others are not shown under its name
+OURS, COLD, WARM = "firesteel", f"vLLM {VERSION}, cold", f"vLLM {VERSION}, warm"
 ENGINES = (OURS, COLD, WARM)
 OLD_NOTE = "\n\nfiresteel's column is empty because its records are of other requests (the table above)."
 
@@ -42,7 +43,8 @@ def _read_ours(folder: Path) -> Iterator[MixedFigures]:
 
 def _read_passes(folder: Path) -> Iterator[MixedFigures]:
     """Reads records of `tools/vllm_workload.py` without the plugin: the first pass is cold, the last one warm."""
-    facts = [record.parameters for record in read(folder, "vllm-v*.json") if record.parameters["engine"] == "vllm"]
+    every = [record.parameters for record in read(folder, "vllm-v*.json")]
+    facts = [fact for fact in every if fact["engine"] == "vllm" and fact["vllm"] == VERSION]
     last = max((fact["pass"] for fact in facts), default=1)
     for fact in facts:
         if fact["pass"] == 1:
@@ -63,7 +65,7 @@ def _convert(engine: str, facts: dict[str, Any]) -> MixedFigures:
 
 def _read_first(folder: Path) -> Iterator[MixedFigures]:
     """Reads vLLM's first records, of processes that had just started."""
-    for path in sorted(folder.glob("vllm-0.26.0-workload*.jsonl")):
+    for path in sorted(folder.glob(f"vllm-{VERSION}-workload*.jsonl")):
         for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
             if line["kind"] != "start":
                 yield MixedFigures(

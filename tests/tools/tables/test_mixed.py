@@ -38,10 +38,11 @@ def test_first_records_of_vllm_are_cold_and_of_the_requests_that_are_sent_now():
     assert best == 401.6
 
 
-def save(folder, engine, number, rate):
+def save(folder, engine, number, rate, version=mixed.VERSION):
     """Saves a record as `tools/vllm_workload.py` does, with the surroundings of an existing one."""
     facts = {
         "engine": engine,
+        "vllm": version,
         "pass": number,
         "kind": "closed",
         "in_flight": 8,
@@ -50,13 +51,14 @@ def save(folder, engine, number, rate):
         "gap_ms": None,
     }
     like = steps.read_workload()[0]
-    replace(like, name=f"{engine} V1 workload closed pass {number}", parameters=facts).save(folder)
+    replace(like, name=f"{engine} V1 {version} workload closed pass {number}", parameters=facts).save(folder)
 
 
 def test_first_pass_is_cold_and_the_last_one_warm(tmp_path):
     for number, rate in ((1, 100.0), (2, 900.0), (3, 910.0)):
         save(tmp_path, "vllm", number, rate)
     save(tmp_path, "vllm+firesteel", 1, 2000.0)
+    save(tmp_path, "vllm", 4, 3000.0, version="0.32.0")
     read = {(figures.engine, figures.output_tok_s) for figures in mixed._read_passes(tmp_path)}
     assert read == {(COLD, 100.0), (WARM, 910.0)}
 

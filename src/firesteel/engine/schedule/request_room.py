@@ -17,10 +17,8 @@ def check_room(request: Request, tables: PageTables, max_context: int) -> None:
             f"request {name}: {prompt} prompt tokens and {new} to come exceed the context of {max_context}: "
             "shorten the prompt or lower max_tokens"
         )
-    pages, held = (
-        tables.layout.count_pages(prompt + max(new - 1, 0)),
-        tables.pool.num_pages,
-    )  # the last token is drawn
+    held = tables.pool.num_pages
+    pages = tables.layout.count_pages(prompt + max(new - 1, 0))  # the last token is drawn, not computed
     if pages > held:
         raise RequestError(
             f"request {name}: {prompt} prompt tokens and {new} to come need {pages} pages of the cache, which has "

@@ -14,6 +14,7 @@ from firesteel.kernels.ops.attention import attention
 from firesteel.kernels.ops.attention_operands import MIXED_ROOM, list_workloads
 from firesteel.kernels.ops.attention_tiles import Tiles
 from firesteel.kernels.ops.mixed.cut import MOST_SPLIT_KEYS, MixedTiles, cut_mixed, cut_whole
+from firesteel.kernels.ops.mixed.launch import attend_mixed
 from firesteel.kernels.proof.prove import prove_code
 from firesteel.kernels.proof.verify import check
 from firesteel.model.spec import PRESETS
@@ -113,6 +114,22 @@ def test_compiled_code_uses_matrix_instructions_without_spills(target):
         assert proof.verdict == "bf16" and proof.spills == 0 and proof.fits
     merge = prove_code("attention", codes["triton:mixed merge"], target)
     assert merge.spills == 0 and merge.fits
+
+
+def test_kernels_are_proven_as_they_are_launched(monkeypatch):
+    launched = {}
+
+    def keep(kernel, grid, *args, tile, **options):
+        launched[kernel.__name__] = options
+
+    monkeypatch.setattr("firesteel.kernels.ops.mixed.launch.launch_kernel", keep)
+    (operands,) = sample("", [(3, 70)], page_size=64, heads=64, kv_heads=8).args
+    operands = replace(operands, q=operands.q.contiguous())
+    attend_mixed(operands, cut_mixed(replace(REAL, num_queries=1024, num_requests=255)))
+    codes = {code.variant: code for code in attention.make_device_code((9, 0))}
+    for code in (codes["triton:mixed"], codes["triton:mixed merge"]):
+        options = {"num_stages": 3} | launched[code.kernel_name]  # Triton's default
+        assert options == code.constants | {"num_warps": code.num_warps, "num_stages": code.num_stages}
 
 
 def test_workloads_have_prompts_beside_decoding_in_padded_steps():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -33,8 +32,13 @@ def _attend_code(variant: str, cut: MixedTiles, pages: torch.dtype) -> DeviceCod
     signature |= dict.fromkeys(("page_table", "query_starts", "kv_lens"), "*i64")
     signature |= dict.fromkeys(("num_requests", "num_tokens", "table_stride"), "i32")
     signature |= {"scale": "fp32", "value_scale": "fp32"}
-    return _make_code(
-        variant, device.attend_mixed, signature, cut, make_page_constants(cut, q, k_pages), cut.base.num_warps
+    return DeviceCode(
+        variant=variant,
+        kernel=device.attend_mixed,
+        signature=signature,
+        constants=make_constants(cut, 8, 64) | make_page_constants(cut, q, k_pages),
+        num_warps=cut.base.num_warps,
+        num_stages=cut.base.num_stages,
     )
 
 
@@ -43,17 +47,10 @@ def _merge_code(variant: str, cut: MixedTiles) -> DeviceCode:
 
     signature = {"y": "*bf16", "parts": "*fp32", "logs": "*fp32", "sinks": "*bf16", "value_scale": "fp32"}
     signature |= {"query_starts": "*i64", "kv_lens": "*i64", "num_requests": "i32"}
-    return _make_code(variant, device.merge_tiles, signature, cut, {}, MERGE_WARPS)
-
-
-def _make_code(
-    variant: str, kernel: Any, signature: dict[str, str], cut: MixedTiles, more: dict[str, int], num_warps: int
-) -> DeviceCode:
     return DeviceCode(
         variant=variant,
-        kernel=kernel,
+        kernel=device.merge_tiles,
         signature=signature,
-        constants=make_constants(cut, 8, 64) | more,
-        num_warps=num_warps,
-        num_stages=cut.base.num_stages,
+        constants=make_constants(cut, 8, 64),
+        num_warps=MERGE_WARPS,
     )
