@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -139,8 +141,15 @@ def main() -> None:
         disable_log_stats=True,
     )
     startup_s = time.perf_counter() - start
-    measure(llm, VllmEngine(llm, SamplingParams), arguments, startup_s)
-    os._exit(0)  # vLLM's threads would keep the process
+    status = 0
+    try:
+        measure(llm, VllmEngine(llm, SamplingParams), arguments, startup_s)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # vLLM's threads would keep the process
 
 
 def measure(llm: Any, engine: VllmEngine, arguments: argparse.Namespace, startup_s: float) -> None:

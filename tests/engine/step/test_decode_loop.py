@@ -103,6 +103,13 @@ def test_prompt_s_tokens_reach_the_step_after_it_without_the_host(loop):
     assert inputs(loop).token_ids.tolist() == [55] and inputs(loop).positions.tolist() == [3]
 
 
+def test_tokens_of_the_step_itself_survive_its_load(loop):
+    first = replace(span(3, 2, 3), start=3, end=4)
+    loop.begin(Plan(spans=[first]), torch.tensor([55]))
+    loop.begin(Plan(spans=[first]), loop.current.step.result.token_ids)
+    assert inputs(loop).token_ids.tolist() == [55]
+
+
 def test_drawn_token_is_what_the_next_step_reads(loop):
     first = span(3, 2, 3)
     loop.begin(Plan(spans=[first]))

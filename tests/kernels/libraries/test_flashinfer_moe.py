@@ -177,6 +177,14 @@ def test_error_of_the_gpu_names_the_tiles_and_is_not_taken_for_a_tile_that_was_n
         choose_profile(call, [0, 1], [2, 3])
 
 
+def test_lack_of_memory_is_not_taken_for_a_tile_that_was_not_built():
+    def call(profile):
+        raise torch.OutOfMemoryError("12 GiB")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        choose_profile(call, [0, 1], [2, 3])
+
+
 class Runner:
     """A stand-in for the library's runner: three tiles of a matmul, of 128, 256 and 64 columns."""
 

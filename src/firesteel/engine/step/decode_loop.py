@@ -85,6 +85,8 @@ class DecodeLoop:
         store = self.store
         longest = max(span.end + len(span.draft_ids) for span in plan.spans)
         ready = store.find(plan.num_tokens, longest)
+        if token_ids is not None and token_ids.data_ptr() == ready.step.result.token_ids.data_ptr():
+            token_ids = token_ids.clone()  # the load overwrites the step's own
         ready.step.load(lay_out_rows(plan, store.page_size), token_ids)
         self._ready, self._is_fresh = ready, True
 

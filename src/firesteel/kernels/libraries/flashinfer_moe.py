@@ -152,6 +152,8 @@ def _runs(call: Callable[[Profile], Tensor], profile: Profile) -> str | None:
     try:
         call(profile)
         synchronize()
+    except torch.OutOfMemoryError:
+        raise  # not a tile that was left out
     except torch.AcceleratorError as error:
         raise KernelError(
             f"tiles {profile} of FlashInfer's matmuls ended with an error of the GPU, and this process cannot use "
