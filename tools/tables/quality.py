@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from firesteel.measure.record import Record
+from firesteel.quality import PRECISIONS
 from tables.records import RECORDS, format_table, read_in_time
 
 KV = RECORDS / "kindling-kv"
@@ -33,8 +34,10 @@ def kv_table(records: list[Record]) -> str:
 
 
 def read_quality(folder: Path = QUALITY) -> list[Record]:
-    """Returns the records of what each precision costs Kindling."""
-    return read_in_time(folder, "quality--*.json")
+    """Returns the records of what each precision costs Kindling, in the order of `bench quality`."""
+    order = list(PRECISIONS)
+    records = read_in_time(folder, "quality--*.json")
+    return sorted(records, key=lambda record: order.index(record.parameters["precision"]))
 
 
 def quality_table(records: list[Record]) -> str:

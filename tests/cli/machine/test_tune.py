@@ -117,6 +117,7 @@ def test_obsolete_tiles_are_replaced_with_a_message(run, on_gpu, tmp_path):
 
 def test_json_lists_every_choice(run, on_gpu, tmp_path):
     result = run("tune", "--json", "--out", str(tmp_path / "tiles.json"))
+    assert result.exit_code == 0, result.exception
     assert json.loads(result.stdout)[0]["chosen"] == "16x64"
     assert set(on_gpu) == {"moe_matmul", "linear", "attention", "route"}
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from firesteel.config import ConfigError, resolve
-from firesteel.formats import mxfp4, mxfp6, mxfp8
+from firesteel.formats import fp8, mxfp4, mxfp6, mxfp8
 from firesteel.kernels.cuda.source import CSRC, CudaSource
 from firesteel.kernels.operands import activation as activation_module
 from firesteel.kernels.operands.activation import ACTIVATIONS, EMULATED, is_native, lacks_native, round_activation
@@ -35,13 +35,14 @@ def test_rounding_is_that_of_the_formats():
     assert round_activation(x, "bf16") is x
     assert torch.equal(round_activation(x, "mxfp8"), mxfp8.dequantize(*mxfp8.quantize(x)))
     assert torch.equal(round_activation(x, "mxfp4"), mxfp4.dequantize(*mxfp4.quantize(x)))
+    assert torch.equal(round_activation(x, "fp8"), fp8.dequantize(*fp8.quantize(x)))
     for element in ("e3m2", "e2m3"):
         expected = mxfp6.dequantize(*mxfp6.quantize(x, element), element)
         assert torch.equal(round_activation(x, f"mxfp6_{element}"), expected)
     with pytest.raises(
-        ValueError, match=r"unknown activation 'fp8'; the activations are bf16, mxfp8, mxfp4, mxfp6_"
+        ValueError, match=r"unknown activation 'fp4'; the activations are bf16, mxfp8, mxfp4, fp8, mxfp6_"
     ):
-        round_activation(x, "fp8")
+        round_activation(x, "fp4")
 
 
 def test_setting_accepts_every_activation_and_nothing_else():

@@ -296,7 +296,7 @@ def test_device_code_reads_fp8_pages_both_ways_where_the_gpu_can(capability):
     codes = {code.variant: code for code in attention.make_device_code(capability)}
     held = {variant: code.signature["k_pages"] for variant, code in codes.items() if "merge" not in variant}
     ways = ("prefill full", "decode full", "prefill window", "decode window")
-    ways += ("invariant parts", "invariant whole", "invariant window", "mixed")
+    ways += ("invariant parts", "invariant whole", "invariant window", "mixed step")
     fp8 = {f"triton:{way}, fp8-pages" for way in ways} if capability >= (8, 9) else set()
     assert {variant for variant, kind in held.items() if kind == "*fp8e4nv"} == fp8
     assert all(kind == "*bf16" for variant, kind in held.items() if variant not in fp8)

@@ -51,7 +51,7 @@ def test_real_shapes_are_tried_with_every_activation(moe):
     moe(moe_matmul.reference)
     checks = run()
     assert [check.sample for check in checks] == [
-        f"M={m} {activation}" for activation in ("bf16", "mxfp8", "mxfp4") for m in (1, 7, 64, 320)
+        f"M={m} {activation}" for activation in ("bf16", "mxfp8", "mxfp4", "fp8") for m in (1, 7, 64, 320)
     ]
     assert {check.status for check in checks} == {Status.PASSED}
 
@@ -69,7 +69,7 @@ def test_names_limit_what_is_checked_and_what_is_listed_as_not_run(moe, names, r
 
 def test_quick_checks_the_smallest_sample_of_each_activation(moe):
     moe(moe_matmul.reference)
-    assert [check.sample for check in run(quick=True)] == ["M=1 bf16", "M=1 mxfp8", "M=1 mxfp4"]
+    assert [check.sample for check in run(quick=True)] == ["M=1 bf16", "M=1 mxfp8", "M=1 mxfp4", "M=1 fp8"]
 
 
 def test_quick_shows_a_refusal_only_if_no_sample_was_accepted(moe):
@@ -82,6 +82,7 @@ def test_quick_shows_a_refusal_only_if_no_sample_was_accepted(moe):
         (Status.PASSED, ""),
         (Status.REFUSED, "no mxfp8"),
         (Status.REFUSED, "no mxfp4"),
+        (Status.REFUSED, "no fp8"),
     ]
 
 

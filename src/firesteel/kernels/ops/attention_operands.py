@@ -157,14 +157,14 @@ def _mixed_part(
 
     As in a graph, there is room for more requests and page tables are wider than anybody needs.
     """
-    spec, device = shapes.spec, shapes.device
+    spec = shapes.spec
     prompt = tokens - requests
     lens = [held] * requests + [prompt]
     pages = [-(-count // PAGE_SIZE) for count in lens]
     made = sum(pages)
 
     def draw() -> tuple[AttentionOperands]:
-        table = torch.zeros(MIXED_ROOM, MIXED_CONTEXT // PAGE_SIZE, dtype=torch.int64, device=device)
+        table = torch.zeros(MIXED_ROOM, MIXED_CONTEXT // PAGE_SIZE, dtype=torch.int64, device=shapes.device)
         for request, own in enumerate(shapes.permutation(made).split(pages)):
             table[request, : len(own)] = own
         idle = MIXED_ROOM - len(lens)
@@ -174,8 +174,8 @@ def _mixed_part(
             k_pages=shapes.normal(made, spec.num_kv_heads, PAGE_SIZE, spec.head_dim),
             v_pages=shapes.normal(made, spec.num_kv_heads, PAGE_SIZE, spec.head_dim),
             page_table=table,
-            query_starts=torch.tensor(starts, device=device),
-            kv_lens=torch.tensor(lens + [0] * idle, device=device),
+            query_starts=torch.tensor(starts, device=shapes.device),
+            kv_lens=torch.tensor(lens + [0] * idle, device=shapes.device),
             sinks=shapes.bias(spec.num_heads),
             window=window,
             scale=spec.head_dim**-0.5,

@@ -109,7 +109,7 @@ def test_mixed_runs_only_if_it_is_named():
 @pytest.mark.parametrize("target", ["sm_90a", "sm_121a"])
 def test_compiled_code_uses_matrix_instructions_without_spills(target):
     codes = {code.variant: code for code in attention.make_device_code((9, 0))}
-    for variant in ("triton:mixed", "triton:mixed, fp8-pages"):
+    for variant in ("triton:mixed step", "triton:mixed step, fp8-pages"):
         proof = prove_code("attention", codes[variant], target)
         assert proof.verdict == "bf16" and proof.spills == 0 and proof.fits
     merge = prove_code("attention", codes["triton:mixed merge"], target)
@@ -127,7 +127,7 @@ def test_kernels_are_proven_as_they_are_launched(monkeypatch):
     operands = replace(operands, q=operands.q.contiguous())
     attend_mixed(operands, cut_mixed(replace(REAL, num_queries=1024, num_requests=255)))
     codes = {code.variant: code for code in attention.make_device_code((9, 0))}
-    for code in (codes["triton:mixed"], codes["triton:mixed merge"]):
+    for code in (codes["triton:mixed step"], codes["triton:mixed merge"]):
         options = {"num_stages": 3} | launched[code.kernel_name]  # Triton's default
         assert options == code.constants | {"num_warps": code.num_warps, "num_stages": code.num_stages}
 

@@ -16,9 +16,9 @@ from firesteel.kernels.ops.mixed.launch import MERGE_WARPS, make_constants, make
 def list_device_code(capability: tuple[int, int], shapes: Shapes) -> Iterator[DeviceCode]:
     """Lists the kernels of a step of 1024 tokens with room for 255 requests, pages of 64."""
     cut = cut_mixed(replace(shapes, num_queries=1024, num_requests=255))
-    yield _attend_code("triton:mixed", cut, torch.bfloat16)
+    yield _attend_code("triton:mixed step", cut, torch.bfloat16)
     if capability >= (8, 9):
-        yield _attend_code("triton:mixed, fp8-pages", cut, torch.float8_e4m3fn)
+        yield _attend_code("triton:mixed step, fp8-pages", cut, torch.float8_e4m3fn)
     yield _merge_code("triton:mixed merge", cut)
 
 
