@@ -49,11 +49,18 @@ def pad_step(given, requests, rows, columns=2):
     return Sample(f"{given.label}, padded", (padded,), given.tolerance)
 
 
-@pytest.mark.parametrize("sinks", [SINKS, None], ids=["sinks", "no sinks"])
-def test_any_splits_agree_in_a_padded_step(sinks, run_interpreted):
+@pytest.mark.parametrize(
+    ("sinks", "splits"),
+    [
+        pytest.param(SINKS, ("1:2048", "4:256", "3:128"), id="sinks"),
+        pytest.param(SINKS, ("1:2048", "8:64", "2:1024"), id="sinks, other splits", marks=pytest.mark.slow),
+        pytest.param(None, ("1:2048", "4:256", "8:64", "3:128", "2:1024"), id="no sinks", marks=pytest.mark.slow),
+    ],
+)
+def test_any_splits_agree_in_a_padded_step(sinks, splits, run_interpreted):
     """Also: whoever is not split has the bits of one split, and pages after the last are not read."""
     given = sample("", STEP, page_size=64, dtype=torch.float32, sinks=sinks)
-    run_interpreted(PARTS, "1:2048", "4:256", "8:64", "3:128", "2:1024", samples=[pad_step(given, 9, 7)])
+    run_interpreted(PARTS, *splits, samples=[pad_step(given, 9, 7)])
 
 
 def test_splits_of_other_heads_pages_and_scales_agree(run_interpreted):
