@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -70,9 +71,12 @@ def children():
 
 @pytest.fixture
 def none_left(children):
-    """Checks that the test leaves no process."""
+    """Checks that the test leaves no process; one that was killed may take a moment to be reaped."""
     before = children()
     yield
+    deadline = time.monotonic() + 5
+    while children() != before and time.monotonic() < deadline:
+        time.sleep(0.02)
     assert children() == before
 
 
