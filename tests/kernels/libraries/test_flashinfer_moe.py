@@ -150,7 +150,7 @@ def test_fastest_tiles_of_those_that_run_are_chosen(monkeypatch):
 
 
 def test_matmuls_may_have_no_tile_in_common(monkeypatch):
-    """Of the second matmul only tile 5 fits, which was not built for the first, where it is tile 1."""
+    """Only tile 5 fits the second matmul; for the first matmul it is tile 1, which was not built."""
 
     def call(profile):
         if profile[0] == 1:
