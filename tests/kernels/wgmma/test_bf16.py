@@ -10,37 +10,13 @@ from firesteel.kernels.call_key import make_key
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.op.verdict import disassemble, read_code
-from firesteel.kernels.operands.weights import random_experts
 from firesteel.kernels.ops.moe_matmul import moe_matmul
-from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 from firesteel.kernels.proof.verify import check
 from firesteel.kernels.stream.plan import Machine, machine_of
+from tests.kernels.wgmma.routing import COUNTS, EXPERTS, TWO, choose, draw_tokens, share_out
 
 MODULE = importlib.import_module("firesteel.kernels.wgmma.bf16")
-TWO = Machine(2, 232_448)
 SMALL_SHAPES = (MODULE.Shape(3, 2, (16, 8), sync_width=8), MODULE.Shape(3, 1, (24, 8)))
-HIDDEN, INTER, EXPERTS = 128, 64, 4
-COUNTS = (0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 95, 96, 97, 127, 128, 129, 191, 192, 193)
-
-
-def draw(ids, *, experts=EXPERTS, hidden=HIDDEN, inter=INTER, seed=1, device="cpu"):
-    """Draws operands whose tokens want these experts [T, A]."""
-    generator = torch.Generator(device).manual_seed(seed)
-    weights = random_experts(experts, hidden, inter, generator)
-    x = torch.randn(len(ids), hidden, device=device, generator=generator).bfloat16()
-    chosen = torch.rand(ids.shape, device=device, generator=generator).softmax(-1)
-    return MoeMatmulOperands(x=x, ids=ids.to(device), weights=chosen, experts=weights, limit=1.0)
-
-
-def share_out(*counts, seed=1):
-    """Returns ids [T, 2] that give each expert this many tokens, in random order; the second ones are none."""
-    ids = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
-    ids = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))]
-    return torch.stack((ids, torch.full_like(ids, -1)), dim=1)
-
-
-def choose(tokens, experts, active, seed=1):
-    return torch.rand(tokens, experts, generator=torch.Generator().manual_seed(seed)).topk(active).indices
 
 
 def name_shapes(shapes):
@@ -64,7 +40,7 @@ def small_shapes(monkeypatch):
     ids=["1 0 7 8", "9 16 17 0", "0 0 49 0", "two of four"],
 )
 def test_each_token_gets_its_experts_however_many_tokens_share_one(hold_emulated, ids):
-    hold_emulated(moe_matmul, TWO, draw(ids), way="cuda:wgmma")
+    hold_emulated(moe_matmul, TWO, draw_tokens(ids), way="cuda:wgmma")
 
 
 @pytest.mark.slow
@@ -72,7 +48,9 @@ def test_each_token_gets_its_experts_however_many_tokens_share_one(hold_emulated
 @pytest.mark.parametrize(("hidden", "inter"), [(64, 192), (192, 64), (448, 320)])
 def test_strips_of_other_sizes(hold_emulated, hidden, inter):
     """The last strip of a matmul may have fewer blocks than others."""
-    hold_emulated(moe_matmul, TWO, draw(choose(20, 5, 4), experts=5, hidden=hidden, inter=inter), way="cuda:wgmma")
+    hold_emulated(
+        moe_matmul, TWO, draw_tokens(choose(20, 5, 4), experts=5, hidden=hidden, inter=inter), way="cuda:wgmma"
+    )
 
 
 @pytest.mark.slow
@@ -80,7 +58,7 @@ def test_strips_of_other_sizes(hold_emulated, hidden, inter):
 def test_shapes_that_ship(hold_emulated, monkeypatch, shapes):
     monkeypatch.setattr(MODULE, "choose_shapes", lambda pairs, experts: shapes)
     ids = share_out(17, 49, 0, 1)
-    hold_emulated(moe_matmul, TWO, draw(ids, hidden=192, inter=192), way="cuda:wgmma")
+    hold_emulated(moe_matmul, TWO, draw_tokens(ids, hidden=192, inter=192), way="cuda:wgmma")
 
 
 def test_shapes_follow_the_pairs_per_expert():
@@ -102,7 +80,7 @@ def test_pairs_without_an_expert_add_nothing(use_machine):
     ids = choose(12, EXPERTS, 2)
     ids[9:] = -1
     ids[0, 1], ids[1, :] = -1, -(1 << 40)
-    operands = draw(ids)
+    operands = draw_tokens(ids)
     operands.x[9:] = torch.nan
     use_machine(TWO)
     y = run(operands)
@@ -114,7 +92,7 @@ def test_pairs_without_an_expert_add_nothing(use_machine):
 @pytest.mark.usefixtures("small_shapes", "spoilt_memory")
 def test_all_pairs_without_an_expert_give_zeros(use_machine):
     use_machine(TWO)
-    assert run(draw(torch.full((3, 2), -1))).eq(0).all()
+    assert run(draw_tokens(torch.full((3, 2), -1))).eq(0).all()
 
 
 def test_pairs_of_an_expert_keep_their_order_over_chunks(use_machine):
@@ -144,7 +122,7 @@ def test_pairs_of_an_expert_keep_their_order_over_chunks(use_machine):
 
 @pytest.mark.usefixtures("small_shapes")
 def test_nan_stays_in_its_token(use_machine):
-    operands = draw(choose(9, EXPERTS, 2))
+    operands = draw_tokens(choose(9, EXPERTS, 2))
     operands.x[3, 17] = torch.nan
     use_machine(TWO)
     assert run(operands).isnan().any(dim=1).tolist() == [token == 3 for token in range(9)]
@@ -153,7 +131,7 @@ def test_nan_stays_in_its_token(use_machine):
 @pytest.mark.usefixtures("small_shapes")
 def test_scales_far_from_one_are_exact_enough(use_machine):
     """Weights are widened times 2^-32: neither small nor large scales of gate and up leave the range of bf16."""
-    operands = draw(choose(9, EXPERTS, 2))
+    operands = draw_tokens(choose(9, EXPERTS, 2))
     operands.experts.gate_up_scales[0].fill_(40)
     operands.experts.gate_up_scales[1].fill_(150)
     use_machine(TWO)
@@ -163,7 +141,7 @@ def test_scales_far_from_one_are_exact_enough(use_machine):
 @pytest.mark.parametrize("scale", [33, 161, 255])
 def test_scales_that_bf16_cannot_hold_are_refused(scale):
     """Scales are examined once per set of experts, and the key of calls tells sets with such scales from others."""
-    operands, spoilt = draw(choose(9, EXPERTS, 2)), draw(choose(9, EXPERTS, 2))
+    operands, spoilt = draw_tokens(choose(9, EXPERTS, 2)), draw_tokens(choose(9, EXPERTS, 2))
     spoilt.experts.down_codes[2, 5, 16:32] = 0x10
     spoilt.experts.down_scales[2, 5, 1] = scale
     refuse = moe_matmul.implementations["cuda:wgmma"].accepts
@@ -174,7 +152,7 @@ def test_scales_that_bf16_cannot_hold_are_refused(scale):
 
 @pytest.mark.parametrize("scale", [0, 33])
 def test_groups_of_zeros_may_have_smaller_scales(scale):
-    operands = draw(choose(9, EXPERTS, 2))
+    operands = draw_tokens(choose(9, EXPERTS, 2))
     operands.experts.down_codes[2, 5, 16:32] = 0x80
     operands.experts.down_scales[2, 5, 1] = scale
     assert moe_matmul.implementations["cuda:wgmma"].accepts(operands) is None
@@ -182,13 +160,13 @@ def test_groups_of_zeros_may_have_smaller_scales(scale):
 
 def test_refusals_name_what_is_wrong():
     refuse = moe_matmul.implementations["cuda:wgmma"].accepts
-    operands = draw(choose(9, EXPERTS, 2))
+    operands = draw_tokens(choose(9, EXPERTS, 2))
     assert refuse(operands) is None
     assert "bf16 activations, not mxfp8" in refuse(replace(operands, activation="mxfp8"))
     assert "16x64 is pinned" in refuse(replace(operands, tile="16x64"))
     assert "at least one token" in refuse(replace(operands, x=operands.x[:0]))
     assert "contiguous" in refuse(replace(operands, ids=operands.ids.T.contiguous().T))
-    assert "by 64 rows" in refuse(draw(choose(1, 4, 2), hidden=96))
+    assert "by 64 rows" in refuse(draw_tokens(choose(1, 4, 2), hidden=96))
     assert "fp32" in refuse(replace(operands, weights=operands.weights.double()))
     assert "int64" in refuse(replace(operands, ids=operands.ids.int()))
     many = torch.zeros(1 << 14, 4, dtype=torch.int64)
@@ -196,7 +174,7 @@ def test_refusals_name_what_is_wrong():
 
 
 def test_a_machine_with_too_little_memory_is_refused_before_the_launch():
-    operands = draw(choose(9, EXPERTS, 2))
+    operands = draw_tokens(choose(9, EXPERTS, 2))
     shapes = MODULE.choose_shapes(operands.ids.numel(), EXPERTS)
     assert MODULE._refuse_memory(TWO, operands.experts, shapes) is None
     refused = MODULE._refuse_memory(Machine(3, 4096), operands.experts, shapes)
@@ -238,20 +216,20 @@ def test_products_of_all_shapes_overlap(shapes, is_up):
 def test_real_shapes_on_a_gpu(tokens):
     """From 500 on, each number of tokens is computed by another pair of shapes."""
     ids = choose(tokens, 128, 4, seed=tokens)
-    operands = draw(ids, experts=128, hidden=2880, inter=2880, device="cuda")
+    operands = draw_tokens(ids, experts=128, hidden=2880, inter=2880, device="cuda")
     assert check(moe_matmul, moe_matmul.implementations["cuda:wgmma"], Sample(f"T={tokens}", (operands,))) is None
 
 
 @pytest.mark.gpu
 def test_odd_numbers_of_tokens_per_expert_on_a_gpu():
-    operands = draw(share_out(*COUNTS), experts=len(COUNTS), hidden=2880, inter=2880, device="cuda")
+    operands = draw_tokens(share_out(*COUNTS), experts=len(COUNTS), hidden=2880, inter=2880, device="cuda")
     assert check(moe_matmul, moe_matmul.implementations["cuda:wgmma"], Sample("odd", (operands,))) is None
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tokens", [32, 2048])
 def test_same_inputs_give_the_same_bits_in_a_graph_too(tokens):
-    operands = draw(choose(tokens, 128, 4), experts=128, hidden=2880, inter=2880, device="cuda")
+    operands = draw_tokens(choose(tokens, 128, 4), experts=128, hidden=2880, inter=2880, device="cuda")
     first = run(operands)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -10,46 +10,24 @@ from firesteel.formats import e4m3, fp8
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.op.verdict import disassemble, judge_compiled, read_code
-from firesteel.kernels.operands.weights import random_experts
 from firesteel.kernels.ops.moe_matmul import moe_matmul
-from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 from firesteel.kernels.proof.verify import check
-from firesteel.kernels.stream.plan import Machine, machine_of
+from firesteel.kernels.stream.plan import machine_of
+from tests.kernels.wgmma.routing import COUNTS, EXPERTS, HIDDEN, TWO, choose, draw_tokens, share_out
 
 MODULE = importlib.import_module("firesteel.kernels.wgmma.e4m3")
 BF16 = importlib.import_module("firesteel.kernels.wgmma.bf16")
-TWO = Machine(2, 232_448)
 FP8, SPLIT = 1, 2
 BOTH = pytest.mark.parametrize("columns", [FP8, SPLIT], ids=["fp8", "split"])
-HIDDEN, INTER, EXPERTS = 128, 64, 4
-COUNTS = (0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 95, 96, 97, 127, 128, 129, 191, 192, 193)
 
 
 def small_shapes(columns):
     return MODULE._shape(columns, 2, 2, 16, 8), MODULE._shape(columns, 3, 1, 24, 8)
 
 
-def draw(columns, ids, *, experts=EXPERTS, hidden=HIDDEN, inter=INTER, seed=1, device="cpu"):
-    """Draws operands whose tokens want these experts [T, A]."""
-    generator = torch.Generator(device).manual_seed(seed)
-    weights = random_experts(experts, hidden, inter, generator)
-    x = torch.randn(len(ids), hidden, device=device, generator=generator).bfloat16()
-    chosen = torch.rand(ids.shape, device=device, generator=generator).softmax(-1)
-    activation = MODULE.ACTIVATIONS[columns]
-    return MoeMatmulOperands(
-        x=x, ids=ids.to(device), weights=chosen, experts=weights, limit=1.0, activation=activation
-    )
-
-
-def share_out(*counts, seed=1):
-    """Returns ids [T, 2] that give each expert this many tokens, in random order; the second ones are none."""
-    ids = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
-    ids = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))]
-    return torch.stack((ids, torch.full_like(ids, -1)), dim=1)
-
-
-def choose(tokens, experts, active, seed=1):
-    return torch.rand(tokens, experts, generator=torch.Generator().manual_seed(seed)).topk(active).indices
+def draw(columns, ids, **options):
+    """Draws operands with the activation of an implementation with so many columns per token."""
+    return draw_tokens(ids, activation=MODULE.ACTIVATIONS[columns], **options)
 
 
 def run(columns, operands):
