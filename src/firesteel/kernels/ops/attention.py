@@ -8,7 +8,6 @@ Computed in fp32, rounded once on store. `flashinfer` is a library's (kernels/li
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -49,6 +48,8 @@ from firesteel.kernels.ops.attention_tiles import (
     cut_prefill,
     find_tiles,
     list_constants,
+    list_factors,
+    list_inputs,
 )
 from firesteel.kernels.ops.mixed.code import list_device_code
 from firesteel.kernels.ops.mixed.cut import cut_whole
@@ -167,7 +168,7 @@ def launch(cut: Callable[[Shapes], Tiles], operands: AttentionOperands) -> Tenso
     """Launches one kernel, and a second to merge if the keys are split. The grids follow from shapes alone."""
     from firesteel.kernels.triton import attention as device
 
-    q, k_pages, page_table, window = operands.q, operands.k_pages, operands.page_table, operands.window
+    q, k_pages, window = operands.q, operands.k_pages, operands.window
     y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if q.shape[0] == 0:
         return y
@@ -181,18 +182,8 @@ def launch(cut: Callable[[Shapes], Tiles], operands: AttentionOperands) -> Tenso
         (shapes.kv_heads, tiles.count(shapes), tiles.splits),
         parts,
         logs,
-        q,
-        k_pages,
-        operands.v_pages,
-        page_table,
-        operands.query_starts,
-        operands.kv_lens,
-        operands.sinks,
-        shapes.num_requests,
-        q.shape[0],
-        page_table.stride(0),
-        operands.scale * operands.key_scale * math.log2(math.e),
-        operands.value_scale,
+        *list_inputs(operands),
+        *list_factors(operands),
         **_constants(tiles, q, k_pages, window),
         tile=tiles,
         num_warps=tiles.num_warps,

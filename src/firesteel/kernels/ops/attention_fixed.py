@@ -10,7 +10,6 @@ Shape letters: B tiles of queries, G query heads per kv head, t QUERIES, C KEYS.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -28,6 +27,8 @@ from firesteel.kernels.ops.attention_tiles import (
     cut_invariant,
     find_tiles,
     list_constants,
+    list_factors,
+    list_inputs,
 )
 from firesteel.kernels.tiles.launch import MOST_ROWS_OF_GRID, launch_kernel
 
@@ -142,7 +143,7 @@ def launch_splits(operands: AttentionOperands, shapes: Shapes, tiles: Tiles) -> 
     """Launches one kernel, and a second to merge if programs share keys. The grids follow from shapes alone."""
     from firesteel.kernels.triton import attention_splits as device
 
-    q, k_pages, page_table = operands.q, operands.k_pages, operands.page_table
+    q, k_pages = operands.q, operands.k_pages
     y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if q.shape[0] == 0:
         return y
@@ -161,19 +162,9 @@ def launch_splits(operands: AttentionOperands, shapes: Shapes, tiles: Tiles) -> 
         tops,
         totals,
         counts,
-        q,
-        k_pages,
-        operands.v_pages,
-        page_table,
-        operands.query_starts,
-        operands.kv_lens,
-        operands.sinks,
-        shapes.num_requests,
-        q.shape[0],
-        page_table.stride(0),
+        *list_inputs(operands),
         num_parts,
-        operands.scale * operands.key_scale * math.log2(math.e),
-        operands.value_scale,
+        *list_factors(operands),
         **_constants(tiles, q, k_pages, operands.window),
         tile=tiles,
         num_warps=tiles.num_warps,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +14,8 @@ from torch import Tensor
 from firesteel.device import count_sms
 from firesteel.kernels.ops.attention_operands import AttentionOperands
 from firesteel.kernels.tiles.launch import power_of_two
+
+Cut = TypeVar("Cut")  # how a call is cut: tiles and splits
 
 DECODE_QUERIES = 8  # most queries per request, on average, for `cut_decode`
 PREFILL_ROWS = 128
@@ -123,22 +127,25 @@ def _split(tiles: Tiles, shapes: Shapes, at_least: int) -> Tiles:
     return replace(tiles, splits=power_of_two(splits + 1) // 2)  # a power of two: few kernels to compile
 
 
-def find_tiles(cut: Callable[[Shapes], Tiles], operands: AttentionOperands) -> tuple[Shapes, Tiles]:
+def find_tiles(cut: Callable[[Shapes], Cut], operands: AttentionOperands) -> tuple[Shapes, Cut]:
     """Returns the shapes of a call and how `cut` cuts them."""
     q, k_pages = operands.q, operands.k_pages
-    return _cut(cut, q.shape, q.element_size(), k_pages.shape, operands.page_table.shape, operands.window, q.device)
+    found: tuple[Shapes, Cut] = _cut(
+        cut, q.shape, q.element_size(), k_pages.shape, operands.page_table.shape, operands.window, q.device
+    )
+    return found
 
 
 @functools.lru_cache(MOST_CUTS)
 def _cut(
-    cut: Callable[[Shapes], Tiles],
+    cut: Callable[[Shapes], Any],
     q_shape: tuple[int, ...],
     element_bytes: int,
     pages_shape: tuple[int, ...],
     table_shape: tuple[int, ...],
     window: int | None,
     device: torch.device,
-) -> tuple[Shapes, Tiles]:
+) -> tuple[Shapes, Any]:
     shapes = Shapes(
         num_queries=q_shape[0],
         num_requests=table_shape[0],
@@ -151,6 +158,19 @@ def _cut(
         num_sms=count_sms(device),
     )
     return shapes, cut(shapes)
+
+
+def list_inputs(operands: AttentionOperands) -> tuple[Any, ...]:
+    """Returns the tensors and sizes that all kernels of attention read."""
+    q, page_table = operands.q, operands.page_table
+    pages = (operands.k_pages, operands.v_pages, page_table)
+    lengths = (operands.query_starts, operands.kv_lens)
+    return (q, *pages, *lengths, operands.sinks, page_table.shape[0], q.shape[0], page_table.stride(0))
+
+
+def list_factors(operands: AttentionOperands) -> tuple[float, float]:
+    """Returns what products of queries and keys, for powers of two, and mixtures of values are multiplied by."""
+    return operands.scale * operands.key_scale * math.log2(math.e), operands.value_scale
 
 
 def list_constants(tiles: Tiles, q: Tensor, k_pages: Tensor, window: int | None) -> dict[str, int]:

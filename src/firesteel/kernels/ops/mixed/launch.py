@@ -2,52 +2,27 @@
 
 from __future__ import annotations
 
-import functools
-import math
-
 import torch
 from torch import Tensor
 
-from firesteel.device import count_sms
 from firesteel.kernels.ops.attention_operands import AttentionOperands
-from firesteel.kernels.ops.attention_tiles import Shapes
+from firesteel.kernels.ops.attention_tiles import find_tiles, list_factors, list_inputs
 from firesteel.kernels.ops.mixed.cut import SPLIT_QUERIES, MixedTiles, cut_mixed
 from firesteel.kernels.tiles.launch import launch_kernel
 
 MERGE_WARPS = 8
-MOST_CUTS = 1024  # kept in memory: every length of a prompt has its own
-
-
-@functools.lru_cache(MOST_CUTS)
-def _cut(shapes: Shapes) -> MixedTiles:
-    return cut_mixed(shapes)
-
-
-def find_shapes(operands: AttentionOperands) -> Shapes:
-    q, k_pages, page_table = operands.q, operands.k_pages, operands.page_table
-    return Shapes(
-        num_queries=q.shape[0],
-        num_requests=page_table.shape[0],
-        heads=q.shape[1],
-        kv_heads=k_pages.shape[1],
-        dim=q.shape[2],
-        element_bytes=q.element_size(),
-        longest=page_table.shape[1] * k_pages.shape[2],
-        window=operands.window,
-        num_sms=count_sms(q.device),
-    )
 
 
 def attend_mixed(operands: AttentionOperands, cut: MixedTiles | None = None) -> Tensor:
     """Launches a kernel without a window, and one that merges if any request may be split."""
     from firesteel.kernels.triton import attention_mixed as device
 
-    q, k_pages, page_table = operands.q, operands.k_pages, operands.page_table
+    q, k_pages = operands.q, operands.k_pages
     y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if q.shape[0] == 0:
         return y
-    shapes = find_shapes(operands)
-    cut = cut or _cut(shapes)
+    shapes, found = find_tiles(cut_mixed, operands)
+    cut = cut or found
     tiles = cut.base
     num_tiles, splits = tiles.count(shapes), tiles.splits
     parts = torch.empty(*q.shape[:2], splits, shapes.dim, dtype=torch.float32, device=q.device)
@@ -59,18 +34,8 @@ def attend_mixed(operands: AttentionOperands, cut: MixedTiles | None = None) -> 
         y,
         parts,
         logs,
-        q,
-        k_pages,
-        operands.v_pages,
-        page_table,
-        operands.query_starts,
-        operands.kv_lens,
-        operands.sinks,
-        shapes.num_requests,
-        q.shape[0],
-        page_table.stride(0),
-        operands.scale * operands.key_scale * math.log2(math.e),
-        operands.value_scale,
+        *list_inputs(operands),
+        *list_factors(operands),
         **constants,
         **make_page_constants(cut, q, k_pages),
         tile=cut,
