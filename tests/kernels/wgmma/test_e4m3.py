@@ -26,7 +26,7 @@ def small_shapes(columns):
 
 
 def draw(columns, ids, **options):
-    """Draws operands with the activation of an implementation with so many columns per token."""
+    """Draws operands for the implementation that has `columns` columns per token."""
     return draw_tokens(ids, activation=MODULE.ACTIVATIONS[columns], **options)
 
 
