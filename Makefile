@@ -8,7 +8,7 @@ DEVICE_CODE := $(wildcard src/firesteel/kernels/csrc/* tests/kernels/emulator/*)
 # One thread per process: small tensors gain nothing from more, and on a busy machine threads wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -rs
 
-.PHONY: run test test-all check format install docs package clients vllm arm64-wheels cuda-locks sanitize records clean
+.PHONY: run test test-all test-gpu check format install docs package clients vllm arm64-wheels cuda-locks sanitize records clean
 
 run: install
 	OMP_NUM_THREADS=1 $(BIN)/firesteel lab run --quick --out firesteel-lab
@@ -18,6 +18,10 @@ test: install
 
 test-all: install
 	$(PYTEST)
+
+# The tier gpu alone, in several processes; continue a run that was cut off with `--after gpu-tests.jsonl`.
+test-gpu: install
+	$(BIN)/python tools/gpu_tests.py
 
 check: install
 	$(BIN)/ruff format --check .
