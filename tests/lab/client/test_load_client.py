@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler
 
 import pytest
@@ -75,6 +75,41 @@ def open_stream(url):
             return client.asks_ids, first, await client.stream([user("hi")], max_tokens=8)
 
     return asyncio.run(ask())
+
+
+class ClosingServer:
+    """Closes each connection after `answers` answers without saying so, as llama-server does after some streams."""
+
+    EVENTS = b'data: {"choices": [{"delta": {"content": "a"}, "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
+
+    def __init__(self, answers):
+        self.answers, self.num_connections, self.num_requests = answers, 0, 0
+
+    async def serve(self, reader, writer):
+        self.num_connections += 1
+        with closing(writer), suppress(asyncio.IncompleteReadError):
+            for _ in range(self.answers):
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(int(re.search(rb"(?i)content-length: (\d+)", head)[1]))
+                self.num_requests += 1
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(self.EVENTS) + self.EVENTS)
+            await reader.read(1)  # the next request has begun: it gets no answer
+
+
+@pytest.mark.parametrize(("answers", "are_whole"), [(1, [True, True, True]), (0, [False])])
+def test_request_on_a_connection_that_the_server_closes_is_sent_again_but_not_on_a_new_one(answers, are_whole):
+    server = ClosingServer(answers)
+
+    async def ask():
+        async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listening:
+            port = listening.sockets[0].getsockname()[1]
+            async with LoadClient(f"http://127.0.0.1:{port}", model="any") as client:
+                return [await client.stream([user("hi")], max_tokens=1) for _ in are_whole]
+
+    exchanges = asyncio.run(ask())
+    assert [exchange.is_whole for exchange in exchanges] == are_whole
+    assert all(exchange.first_token_s > exchange.start_s for exchange in exchanges if exchange.is_whole)
+    assert (server.num_connections, server.num_requests) == (len(are_whole), sum(are_whole))
 
 
 def test_token_ids_are_requested_if_the_server_accepts_that(mock):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 
@@ -116,19 +117,47 @@ class LoadClient:
 
     async def _send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
         try:
-            response = await self._http.request(method, self.url + path, json=body)
+            async with aclosing(await self._start(method, path, body)) as response:
+                content = await response.aread()
         except (httpx2.HTTPError, OSError) as error:
             raise wire.explain(error, path, self.timeout_s) from error
         if not response.is_success:
-            raise wire.refuse(response.status_code, response.content, path)
-        return response.content
+            raise wire.refuse(response.status_code, content, path)
+        return content
+
+    async def _start(
+        self, method: str, path: str, body: Mapping[str, Any] | None, on_start: Callable[[], None] = lambda: None
+    ) -> httpx2.Response:
+        """Sends a request and returns the answer as soon as it begins; the caller closes it.
+
+        A kept connection may be closed by the server just as it is used; llama-server does so after some streams.
+        The request is then sent again, until a new connection was opened for it. `on_start` is called before each.
+        """
+        while True:
+            opened: list[str] = []
+
+            async def note(event: str, _: Mapping[str, Any], opened: list[str] = opened) -> None:
+                if event.startswith("connection.connect_tcp."):
+                    opened.append(event)
+
+            request = self._http.build_request(method, self.url + path, json=body, extensions={"trace": note})
+            on_start()
+            try:
+                return await self._http.send(request, stream=True)
+            except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
+                if opened:
+                    raise
 
     async def _listen(
         self, body: Mapping[str, Any], leave_after: int | None, on_token: Callable[[], None] | None = None
     ) -> Exchange:
         reader, status, failed = StreamReader(start_s=time.perf_counter()), None, None
+
+        def begin() -> None:
+            reader.start_s = time.perf_counter()
+
         try:
-            async with self._http.stream("POST", self.url + CHAT, json=body) as response:
+            async with aclosing(await self._start("POST", CHAT, body, begin)) as response:
                 status = response.status_code
                 if not response.is_success:
                     raise wire.refuse(status, await response.aread(), CHAT)
