@@ -20,6 +20,8 @@ def test_every_engine_with_rules_can_be_recognised():
         (lines.read_log("vllm-0.32-cpu-plugin.log"), "vllm+firesteel"),
         ([lines.SGLANG.format(device="cuda", attention="triton", eager=False, moe="x")], "sglang"),
         (lines.LLAMA, "llamacpp"),
+        (lines.read_log("llamacpp-2026-08-cpu.log"), "llamacpp"),
+        (lines.read_log("llamacpp-2026-08-cpu-default.log"), "llamacpp"),
         (["firesteel 0.3.0", "loading kindling from x"], "firesteel"),
         (["INFO The user asked: vLLM API server version", "Using 'MARLIN' Mxfp4 MoE backend."], ""),
     ],

@@ -1,9 +1,10 @@
 """Lines of logs, names of kernels and ledgers for tests of slots.
 
 Real, but shortened: the files in `logs`. vllm-0.14-gb10.log is the published log of the fork for GB10 (pull request
-31740 of vLLM, February 2026), the others are of runs of vLLM's CPU builds. Everything else is synthetic: wordings
-from the sources of vLLM 0.10 to 0.32, SGLang 0.5.1 to 0.5.18 and llama.cpp b7900 and later, and names of kernels
-from published profiles.
+31740 of vLLM, February 2026), the others are of runs of vLLM's CPU builds and, with Kindling on a CPU, with
+`--verbosity 4` and without, of llama.cpp's sources of August 2026. Everything else is synthetic: wordings from the
+sources of vLLM 0.10 to 0.32, SGLang 0.5.1 to 0.5.18 and llama.cpp b7900 and later, and names of kernels from
+published profiles.
 """
 
 from pathlib import Path

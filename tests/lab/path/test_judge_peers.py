@@ -91,13 +91,56 @@ def test_llama_cpp_on_a_gpu_is_green_and_may_keep_its_embedding_on_the_cpu():
     }
 
 
+def test_log_of_a_run_of_llama_cpp_on_a_cpu_shows_its_path():
+    table = judge("llamacpp", log=lines.read_log("llamacpp-2026-08-cpu.log"), machine="cpu")
+    assert values(table) == {"moe": "cpu", "attention": "flash", "kv": "f16"}
+    assert not failed(table)
+
+
+def test_usual_log_of_llama_cpp_shows_nothing_and_the_cure_names_the_verbosity():
+    table = judge("llamacpp", log=lines.read_log("llamacpp-2026-08-cpu-default.log"), machine="gpu")
+    assert not values(table) and table.verdict is UNPROVEN
+    assert "--verbosity 4" in table.slots["moe"].cure
+
+
+def test_modules_of_llama_server_are_no_part_of_a_message():
+    line = "0.00.002.201 I cmn  common_param: system_info: n_threads = 10 | CUDA : ARCHS = 1210 | USE_GRAPHS = 1 |"
+    assert values(judge("llamacpp", log=[line], machine="gpu")) == {"graphs": "on"}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--cpu-moe",
+        "-cmoe",
+        "-ncmoe 8",
+        "--n-cpu-moe 12",
+        "-ot exps=CPU",
+        r"--override-tensor blk\.[0-9]\..*_exps=CPU",
+    ],
+)
+def test_flags_that_keep_experts_on_the_cpu_are_a_fallback_though_all_layers_are_offloaded(flags):
+    """At the verbosity that shows the layers, llama.cpp does not log which tensors stay behind."""
+    command = f"llama-server --model M --port 81 {flags} -lv 4"
+    assert failed(judge("llamacpp", log=lines.LLAMA, commands=[command])) == {"moe"}
+
+
+@pytest.mark.parametrize("flags", ["--n-cpu-moe 0", "-ot exps=CUDA0", "--model /x/--cpu-moe.gguf", "-cmoed"])
+def test_other_flags_are_not_taken_for_experts_on_the_cpu(flags):
+    command = f"llama-server --model M --port 81 {flags} -lv 4"
+    assert judge("llamacpp", log=lines.LLAMA, path="native-fp4", commands=[command]).verdict is PASSED
+
+
 @pytest.mark.parametrize(
     ("slot", "line", "environment"),
     [
         ("moe", "load_tensors: offloaded 36/37 layers to GPU", {}),
         ("moe", "load_tensors: offloaded 0/37 layers to GPU", {}),
         ("moe", "tensor blk.3.ffn_up_exps.weight (120 MiB mxfp4) buffer type overridden to CPU", {}),
+        ("moe", "llama_model_loader: tensor overrides to CPU are used with mmap enabled - consider using x", {}),
+        ("moe", "", {"LLAMA_ARG_N_CPU_MOE": "4"}),
         ("attention", "llama_context: Flash Attention was auto, set to disabled", {}),
+        ("attention", "resolve_fused_ops: Flash Attention not supported, set to disabled", {}),
         ("graphs", "ggml_cuda: disabling CUDA graphs due to GPU architecture", {}),
         ("graphs", "", {"GGML_CUDA_DISABLE_GRAPHS": "1"}),
         ("kv", "llama_kv_cache: size = 36.00 MiB ( 1024 cells), K (q8_0):  18.00 MiB, V (q8_0):", {}),

@@ -49,6 +49,11 @@ def test_other_engines_get_model_and_port(engine):
     assert {"M", "81"} <= set(words(engine))
 
 
+def test_llama_server_is_told_to_log_where_the_layers_are_unless_the_user_says_otherwise():
+    command = words("llamacpp", flags=("-lv", "5"))
+    assert command[-4:] == ["--verbosity", "4", "-lv", "5"]  # it takes the last one
+
+
 def test_custom_commands_place_model_and_port():
     assert words("serve 'a b' {model} -p {port}", flags=("-x",)) == ["serve", "a b", "M", "-p", "81", "-x"]
     with pytest.raises(UserError, match=r"neither one of firesteel, vllm, vllm\+firesteel, sglang, llamacpp"):

@@ -40,6 +40,7 @@ class ServerProcess:
     imports: ServerImports = field(default_factory=ServerImports)
     libraries: Mapping[str, list[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    commands: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, target: Target) -> ServerProcess:
@@ -49,6 +50,7 @@ class ServerProcess:
             imports=target.find_imports(),
             libraries=find_libraries(target.server.processes.find_living()),
             environment=target.server.place.environment,
+            commands=tuple(target.server.processes.list_commands()),
         )
 
 
@@ -99,6 +101,7 @@ def gather_evidence(target: Target, spec: LabSpec, process: ServerProcess) -> Pa
         ledger=target.read_ledger() if target.kind == "firesteel" else None,
         kernels=count_kernels(Path(spec.trace)) if spec.trace else None,
         environment=process.environment,
+        commands=process.commands,
         versions=process.imports.versions,
         machine=machine,
         capability=capability,

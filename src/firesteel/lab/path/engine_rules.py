@@ -20,10 +20,10 @@ UNSEEN = "unseen"  # among cures: how to make a slot visible
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
-    """A value of a slot, recognised by lines of a log, kernels of a profile, the ledger or the environment.
+    """A value of a slot, recognised by lines of a log, kernels of a profile, a ledger, variables or flags.
 
-    Patterns of logs and ledgers begin at the start of the message, those of kernels may match anywhere in a name,
-    and those of the environment match a whole NAME=VALUE.
+    Patterns of logs and ledgers begin at the start of the message, those of kernels and command lines may match
+    anywhere, and those of the environment match a whole NAME=VALUE.
     """
 
     slot: str  # "a|b": one of these, whichever no other sign explains
@@ -36,6 +36,7 @@ class Sign:
     kernels: tuple[str, ...] = ()
     ledger: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -43,7 +44,7 @@ class Sign:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        return (*self.log, *self.kernels, *self.ledger, *self.environment)
+        return (*self.log, *self.kernels, *self.ledger, *self.environment, *self.command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

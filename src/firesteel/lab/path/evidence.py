@@ -1,4 +1,4 @@
-"""The evidence of a kernel path: log, profile, ledger, environment and versions of a server, as far as known."""
+"""The evidence of a kernel path: log, profile, ledger, environment, flags and versions, if known."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class PathEvidence:
     kernels: Mapping[str, int] | None = None  # launches per kernel, from a profile
     ledger: ServerLedger | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # of the server's process
+    commands: Sequence[str] = ()  # command lines of its processes
     versions: Mapping[str, str] = field(default_factory=dict)  # package -> version that the server imports
     machine: str = ""  # what the engine could have used: CPU, GPU or, if its machine is unknown, empty
     capability: tuple[int, int] | None = None

@@ -17,7 +17,7 @@ PREFIX = re.compile(
     | \d+\.\d\d\.\d{3}\.\d{3}\ [IWED]                                # llama.cpp with --log-timestamps
     | (?:INFO|WARNING|ERROR|DEBUG)(?:\ -)?:?(?=\s)
     | \[[\w.-]+\.(?:py|cpp|cu):\d+\]                                 # [mxfp4.py:352]
-    | (?:srv|common|main):?(?=\ +[a-z_]+:)                           # the module of llama-server
+    | (?:srv|cmn|slot|common|main):?(?=\ +[a-z_]+:)                  # the module of llama-server
     )\s*""",
     re.VERBOSE,
 )

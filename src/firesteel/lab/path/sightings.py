@@ -9,7 +9,7 @@ from itertools import zip_longest
 from firesteel.lab.path.engine_rules import NONE, Downgrade, EngineRules, Sign
 from firesteel.lab.path.evidence import CPU, PathEvidence
 from firesteel.lab.path.log_message import find_message
-from firesteel.lab.path.slots import DEVICE, ENVIRONMENT, GRAPHS, LEDGER, LOG, SLOTS, TRACE, Sighting
+from firesteel.lab.path.slots import COMMAND, DEVICE, ENVIRONMENT, GRAPHS, LEDGER, LOG, SLOTS, TRACE, Sighting
 
 SHOWN = 3  # lines per value of a slot
 MAX_LINE = 300  # characters; vLLM writes its whole configuration on one line
@@ -60,6 +60,7 @@ def _read_all(rules: EngineRules, evidence: PathEvidence) -> Iterator[tuple[Sign
     yield from _read(LEDGER, evidence.ledger_lines(), [(sign, sign.ledger) for sign in rules.signs], str)
     whole = [(sign, tuple(f"(?:{pattern})$" for pattern in sign.environment)) for sign in rules.signs]
     yield from _read(ENVIRONMENT, evidence.environment_lines(), whole, str)
+    yield from _read(COMMAND, evidence.commands, [(sign, sign.command) for sign in rules.signs], None)
 
 
 def _read(

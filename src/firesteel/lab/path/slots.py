@@ -19,11 +19,12 @@ MOE, DENSE, ATTENTION, SINKS, GRAPHS, ACTIVATION, KV = SLOTS = (
     "activation",  # what the experts' inputs are rounded to
     "kv",  # type of the KV cache
 )
-LOG, TRACE, LEDGER, ENVIRONMENT, DEVICE, ANSWERS = SOURCES = (
+LOG, TRACE, LEDGER, ENVIRONMENT, COMMAND, DEVICE, ANSWERS = SOURCES = (
     "log",
     "trace",
     "ledger",
     "environment",
+    "command",
     "device",
     "answers",
 )

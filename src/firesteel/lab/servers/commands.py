@@ -41,6 +41,7 @@ KINDS = ("firesteel", VLLM, VLLM_WITH_PLUGIN, SGLANG, LLAMACPP)
 # for itself, and contains WITH_PLUGIN if it means the plugin, as in `env FIRESTEEL_VLLM=on vllm serve`.
 PLUGIN_SWITCHES = {VLLM: {PLUGIN_VARIABLE: "off"}, VLLM_WITH_PLUGIN: {PLUGIN_VARIABLE: "on"}}
 WITH_PLUGIN = f"{PLUGIN_VARIABLE}=on"
+LLAMACPP_LOG = ("--verbosity", "4")  # below it llama-server does not say where the layers are; the last one counts
 # Blocking launches, so that a fault is reported where it happens; C++ stacks; logs of every kernel choice.
 DEBUG = {
     "CUDA_LAUNCH_BLOCKING": "1",
@@ -97,7 +98,7 @@ def make_words(engine: str, *, model: str, port: int, folder: Path) -> Sequence[
     if engine == "sglang":
         return ("python3", "-m", "sglang.launch_server", "--model-path", model, *at)
     if engine == "llamacpp":
-        return ("llama-server", "--model", model, *at)
+        return ("llama-server", "--model", model, *at, *LLAMACPP_LOG)
     if is_container(engine):
         words = fill_words(engine, model=model, port=port)
         return make_container_command(words, kind=find_kind(engine), folder=folder).words

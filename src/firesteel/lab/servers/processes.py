@@ -77,6 +77,10 @@ class ServerProcesses:
         self.names |= {info.pid: info.name for info in described}
         return described
 
+    def list_commands(self) -> list[str]:
+        """Returns the command lines, as far as they can be seen."""
+        return [process.command for process in self.describe_all()]
+
     def find_living(self) -> list[psutil.Process]:
         return [process for process in self.find() if status_of(process) not in (psutil.STATUS_ZOMBIE, None)]
 

@@ -43,10 +43,6 @@ class ContainerProcesses(ServerProcesses):
             self._rows = self._runtime.list_processes(self._container)
         return [_describe(row) for row in self._rows]
 
-    def list_commands(self) -> list[str]:
-        """Returns the command lines, as far as they can be seen, the first process first."""
-        return [process.command for process in self.describe_all()]
-
     def send(self, number: signal.Signals) -> None:
         """Sends the signal to the first process; SIGKILL ends them all."""
         self._runtime.kill(self._container, number)
