@@ -16,7 +16,8 @@ from firesteel.kernels.libraries.flashinfer_linear import FlashinferWeight, line
 from firesteel.kernels.libraries.package import find_flashinfer
 from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.operands.weights import Mxfp4Weight
-from firesteel.kernels.ops.linear import LinearOperands, linear
+from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.linear_operands import LinearOperands
 from tests.kernels.libraries.stand_in import make_jit
 
 CPU = find_device("cpu")
