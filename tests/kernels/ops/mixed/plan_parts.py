@@ -1,4 +1,4 @@
-"""Child of test_plan.py, interpreted: python plan_parts.py SAMPLES.pt NUMBER compares NUMBER random plans."""
+"""Child of test_launch.py, interpreted: python plan_parts.py SAMPLES.pt NUMBER compares NUMBER random plans."""
 
 import random
 import runpy
@@ -20,7 +20,7 @@ rng = random.Random(1)
 kinds = set()
 for _ in range(int(sys.argv[2])):
     longest = rng.choice((100, 3000, 131072))
-    queries = [rng.choice((0, 1, 1, 1, 7, 128, 129, 700)) for _ in range(rng.choice((1, 9, 127, 300)))]
+    queries = [rng.choice((0, 1, 1, 1, 1, 1, 1, 7, 20, 128, 129)) for _ in range(rng.choice((1, 9, 127, 300)))]
     lens = [count + rng.randrange(longest) if count else rng.choice((0, 50)) for count in queries]
     starts = [sum(queries[:request]) for request in range(len(queries) + 1)]
     shapes = Shapes(
@@ -36,7 +36,7 @@ for _ in range(int(sys.argv[2])):
     )
     cut = cut_mixed(shapes)
     if rng.random() < 0.5:
-        cut = replace(cut, base=Tiles(4, 8, 64), slots=rng.choice((2, 50, 1000)), wanted=rng.choice((1, 33)))
+        cut = replace(cut, base=Tiles(4, 8, 64), slots=rng.choice((2, 50, 300)), wanted=rng.choice((1, 33)))
     given = replace(operands, query_starts=torch.tensor(starts), kv_lens=torch.tensor(lens))
     num_work = cut.count_work(shapes)
     work = plan_work(given, cut, num_work).T.tolist()

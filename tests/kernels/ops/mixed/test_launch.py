@@ -22,6 +22,7 @@ from tests.kernels.ops.mixed.expected_plan import list_splits
 from tests.kernels.ops.test_attention import FP8, REAL, REAL_BATCHES, SINKS, on_gpu, pad, sample
 
 PARTS = Path(__file__).with_name("mixed_parts.py")
+PLANS = Path(__file__).with_name("plan_parts.py")
 MIXED = attention.implementations["triton:mixed"]
 STEP = [
     (1, 1100),
@@ -53,7 +54,7 @@ def pad_step(given, requests, rows, columns=2):
 @pytest.mark.parametrize(
     ("sinks", "splits"),
     [
-        pytest.param(SINKS, ("99:2048", "99:256", "9:128"), id="sinks"),
+        pytest.param(SINKS, ("1:2048", "24:256", "9:128"), id="sinks"),
         pytest.param(SINKS, ("99:64", "40:64", "3:1024"), id="sinks, other splits", marks=pytest.mark.slow),
         pytest.param(None, ("99:2048", "99:256", "40:64", "9:128"), id="no sinks", marks=pytest.mark.slow),
     ],
@@ -132,6 +133,12 @@ def test_long_contexts_are_split_beside_large_prompts_too(lens, tokens, splits):
     held = [held for _, held in lens] + [0] * (255 - len(lens))
     cut = cut_mixed(replace(REAL, num_queries=tokens, num_requests=255, longest=131072))
     assert list_splits(starts, held, cut)[: len(lens)] == splits
+
+
+@pytest.mark.parametrize("number", ["4", pytest.param("100", marks=pytest.mark.slow)])
+def test_random_lengths_are_planned_by_the_rule_within_the_slots(number, run_interpreted):
+    """Every tile of every request has all of its splits once, their slots are apart, and padding is covered."""
+    run_interpreted(PLANS, number, samples=[sample("", [(1, 1)], page_size=16)])
 
 
 def test_mixed_runs_only_if_it_is_named():
