@@ -42,11 +42,11 @@ for _ in range(int(sys.argv[2])):
     work = plan_work(given, cut, num_work).T.tolist()
     expected = list_work(starts, lens, cut, num_work)
     assert len(work) == len(expected) == num_work, "there are programs enough"
-    for found, wanted in zip(work, expected, strict=True):
-        assert found[:4] == list(wanted[:4]), (found, wanted)
+    for planned, wanted in zip(work, expected, strict=True):
+        assert planned[:4] == list(wanted[:4]), (planned, wanted)
         if wanted[3] > 1:
-            assert found[4] == wanted[4] and wanted[4] + wanted[3] <= cut.slots
-    padding = sum(cut.base.queries for found in work if found[0] == len(lens))
+            assert planned[4] == wanted[4] and wanted[4] + wanted[3] <= cut.slots
+    padding = sum(cut.base.queries for request, *_ in work if request == len(lens))
     assert padding >= shapes.num_queries - starts[-1]
     most = max(splits for _, _, _, splits, _ in expected)
     kinds.add((most > 1, len(lens) > 128, padding > 0))
