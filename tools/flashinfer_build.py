@@ -1,16 +1,18 @@
 """Compiles what gpt-oss needs of FlashInfer for Hopper, ahead of time and without a GPU.
 
-python tools/flashinfer_build.py FOLDER [moe] [attention] [quantizer] [--jobs N]
+python tools/flashinfer_build.py FOLDER [moe] [moe-h20] [attention] [quantizer] [--jobs N]
 
 FlashInfer compiles a module at its first call: 248 files for the experts, 10 for each of four attention variants.
 This leaves out the types and tiles that gpt-oss does not use, and writes FOLDER/NAME/NAME.so, which FlashInfer
 loads instead of compiling if FOLDER is `data/aot` of its package. Tiles that were left out raise when they are
-chosen; masks other than the causal one end the process. Needs the package flashinfer-python 0.7.2 or 0.7.2.post1,
+chosen; masks other than the causal one end the process. An H20 loads another module of the experts than other
+Hopper GPUs, moe-h20, which is built only if it is named. Needs the package flashinfer-python 0.7.2 or 0.7.2.post1,
 nvcc, ninja and the headers of cuRAND. A file of four matmuls takes about three minutes of a core and 9 GB.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -105,7 +107,7 @@ def main() -> None:
             f"this is for FlashInfer {' and '.join(VERSIONS)}, not {flashinfer.__version__}: its sources are "
             "edited by their text"
         )
-    for spec in [spec for part in arguments[1:] or PARTS for spec in PARTS[part]()]:
+    for spec in [spec for part in arguments[1:] or USUAL for spec in PARTS[part]()]:
         began = time.monotonic()
         spec.build(verbose=True)
         kept = Path(arguments[0]) / spec.name / f"{spec.name}.so"
@@ -116,11 +118,12 @@ def main() -> None:
         print(f"{spec.name}: {len(spec.sources)} files, {took:.0f} s, {size:.1f} MB", flush=True)
 
 
-def cut_moe() -> Iterator[Any]:
+def cut_moe(is_h20: bool = False) -> Iterator[Any]:
     """Yields the module of the experts: MXFP4 weights with bf16 or FP8 activations."""
-    from flashinfer.jit.fused_moe import gen_cutlass_fused_moe_sm90_module
+    from flashinfer.jit import fused_moe
 
-    spec = gen_cutlass_fused_moe_sm90_module()
+    fused_moe._should_enable_sm90_moe_prebuilt_d_descriptor = lambda: is_h20  # it would ask the GPU at hand
+    spec = fused_moe.gen_cutlass_fused_moe_sm90_module()
     edited = spec.build_dir / "sources"
     edited.mkdir(parents=True, exist_ok=True)
     sources = [path for path in spec.sources if "generated" not in path.parts and re.search(KEPT, str(path))]
@@ -227,7 +230,13 @@ def write(path: Path, text: str) -> None:
         path.write_text(text)
 
 
-PARTS = {"moe": cut_moe, "attention": cut_attention, "quantizer": make_quantizer}
+PARTS = {
+    "moe": cut_moe,
+    "moe-h20": functools.partial(cut_moe, is_h20=True),
+    "attention": cut_attention,
+    "quantizer": make_quantizer,
+}
+USUAL = ("moe", "attention", "quantizer")  # what is built unless parts are named
 
 if __name__ == "__main__":
     main()

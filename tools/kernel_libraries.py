@@ -34,7 +34,7 @@ from firesteel.kernels.libraries.flashinfer import import_flashinfer
 from firesteel.kernels.libraries.flashinfer_experts import FlashinferExperts, fold_scales
 from firesteel.kernels.libraries.flashinfer_order import HOPPER_ROWS, restore_codes, restore_scales
 from firesteel.kernels.libraries.package import find_flashinfer, list_compiled
-from firesteel.kernels.op.op import Chosen
+from firesteel.kernels.op.chosen import Chosen
 from firesteel.kernels.op.verdict import judge_compiled
 from firesteel.kernels.operands.weights import random_experts
 from firesteel.kernels.ops.moe_matmul import moe_matmul

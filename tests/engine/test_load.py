@@ -13,9 +13,9 @@ from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.device.catalogue import CATALOGUE
 from firesteel.engine import load
 from firesteel.engine.cache.kv_scales import ScaleError, write_scales
-from firesteel.engine.load import check_prompt_activation, choose_fused, find_reserve, load_engine, synthetic_engine
+from firesteel.engine.load import choose_fused, find_reserve, load_engine, synthetic_engine
 from firesteel.engine.process.client import EngineClient
-from firesteel.errors import KernelError, UserError
+from firesteel.errors import UserError
 from firesteel.kernels.cuda import cache as cuda_cache
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.tiles.tuned import TilesError, Tuned, change_options, use_options
@@ -195,37 +195,6 @@ def test_sampling_is_prepared_while_loading_if_steps_are(checkpoint, is_asked):
     assert ("draw" in {ran.op for ran in loaded.kernels.ledger.entries}) == is_asked
 
 
-@pytest.mark.parametrize(
-    ("device", "settings", "words"),
-    [
-        ("h200", {"prefill_activation": "mxfp8"}, r"natively \(SM12x\), this is NVIDIA H200: .*--activation mxfp8"),
-        ("gb10", {"prefill_activation": "mxfp8"}, None),
-        ("h200", {"prefill_activation": "bf16", "activation": "mxfp8"}, None),
-        ("h200", {"prefill_activation": "mxfp8", "activation": "mxfp8"}, None),
-        ("h200", {"prefill_activation": "fp8"}, None),
-        ("gb10", {"prefill_activation": "fp8"}, r"capability 9\.0\), this is .*GB10: --prefill-activation mxfp8"),
-        ("b200", {"prefill_activation": "fp8"}, r"capability 9\.0\), this is NVIDIA B200: leave it out"),
-        ("h200", {"prefill_activation": "fp8", "activation": "mxfp8"}, r"not with --activation mxfp8: leave one"),
-        ("h200", {}, None),
-    ],
-)
-def test_rounding_of_prompts_alone_is_refused_where_nothing_is_gained(monkeypatch, device, settings, words):
-    monkeypatch.setattr("firesteel.engine.load.lacks_native", lambda capability, activation: None)
-    config = resolve(settings, environ={}).config.kernels
-    if words is None:
-        check_prompt_activation(CATALOGUE[device], config)
-    else:
-        with pytest.raises(KernelError, match=words):
-            check_prompt_activation(CATALOGUE[device], config)
-
-
-def test_rounding_of_prompts_names_a_triton_that_cannot(monkeypatch):
-    monkeypatch.setattr("firesteel.engine.load.lacks_native", lambda capability, activation: "needs Triton >= 3.8")
-    config = resolve({"prefill_activation": "mxfp8"}, environ={}).config.kernels
-    with pytest.raises(KernelError, match=r"--prefill-activation mxfp8 needs Triton >= 3\.8"):
-        check_prompt_activation(CATALOGUE["gb10"], config)
-
-
 def test_prompts_are_rounded_on_their_own(checkpoint, monkeypatch):
     """Steps of prompts round to MXFP8, decoding steps do not; the CPU emulates a GPU that does it natively."""
     monkeypatch.setattr("firesteel.engine.load.check_prompt_activation", lambda device, config: None)
@@ -262,6 +231,8 @@ def test_experts_of_prompts_are_rounded_to_fp8_and_those_that_do_not_fit_are_cou
     count = sum(len(layer.experts.down_bias) for layer in loaded.model.weights.layers)
     said = {"activation": "bf16", "prefill_activation": "fp8", "experts_in_bf16": f"{unfit} of {count}"}
     assert loaded.formats().items() >= said.items()
+    counted = loaded.engine.statistics()
+    assert (counted.experts_in_fp8, counted.experts_in_bf16) == (count - unfit, unfit)
     loaded.engine.submit(Request(request_id="a", token_ids=[5, 6, 7], params=SamplingParams(max_tokens=3)))
     loaded.engine.step()
 

@@ -118,6 +118,13 @@ def test_listener_receives_compiled_and_loaded_kernels_until_it_ends(gpu):
     assert len(names) == 2
 
 
+def test_listener_receives_kernels_that_a_library_launches_by_itself(gpu, built):
+    scale_kernel[(1,)](X, 0.5, SIZE=64)
+    assert built == ["scale_kernel"]
+    scale_kernel[(1,)](X, 0.5, SIZE=64)
+    assert len(built) == 1 and len(gpu.launches) == 2
+
+
 def test_earlier_hook_is_called_too(gpu):
     seen = []
     knobs.runtime.jit_post_compile_hook = lambda **facts: seen.append(facts["fn"].name)

@@ -14,7 +14,8 @@ from firesteel.formats import mxfp4, mxfp8
 from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.ops.attention import attention
 from firesteel.kernels.ops.attention_operands import AttentionOperands
-from firesteel.kernels.ops.linear import LinearOperands, linear
+from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.linear_operands import LinearOperands
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.ops.quantize_mxfp8 import quantize_mxfp8
 from firesteel.kernels.ops.rms_norm import rms_norm

@@ -8,7 +8,8 @@ import torch
 from firesteel.device import find_device
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.operands.activation import ACTIVATIONS
-from firesteel.kernels.ops.linear import LinearOperands, linear
+from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.linear_operands import LinearOperands
 from firesteel.kernels.ops.rms_norm import RmsNormOperands, rms_norm
 from firesteel.kernels.ops.rms_norm_fed import RmsNormFedOperands
 from firesteel.kernels.ops.rope_kv_write import RopeKvWriteOperands, rope_kv_write

@@ -15,8 +15,8 @@ from firesteel.engine.cache.kv_cache import new_cache
 from firesteel.engine.step.batch import build_batch
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.op.chosen import Chosen
 from firesteel.kernels.op.needs import interpreting
-from firesteel.kernels.op.op import Chosen
 from firesteel.kernels.registry import NETWORK_OPS
 from firesteel.kernels.rope import RopeSpec
 from firesteel.model.gpt_oss import GptOss

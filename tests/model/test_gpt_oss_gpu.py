@@ -11,7 +11,7 @@ from firesteel.engine.cache.kv_cache import new_cache
 from firesteel.engine.step.batch import build_batch
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.op.op import Chosen
+from firesteel.kernels.op.chosen import Chosen
 from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.kernels.registry import NETWORK_OPS
 from firesteel.model.gpt_oss import GptOss

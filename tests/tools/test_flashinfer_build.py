@@ -1,6 +1,8 @@
 """The build of FlashInfer for gpt-oss: which types and tiles are kept, and that other sources are not edited."""
 
 import sys
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +20,17 @@ mKernelRunner = switch_output_type<__nv_fp8_e4m3, kernels::Fp4Type, true, false,
 """
     + "mKernelRunner = std::make_shared<kernels::CutlassMoeFCRunner<half, half>>();\n" * 8
 )
+
+
+@dataclass
+class Spec:
+    """What FlashInfer says of a module that it would compile."""
+
+    name: str
+    build_dir: Path
+    sources: list[Path]
+    extra_cuda_cflags: list[str] = field(default_factory=list)
+    extra_include_dirs: list[Path] = field(default_factory=list)
 
 
 def write(folder, text):
@@ -81,6 +94,33 @@ def test_all_other_tiles_fit_the_weights_of_gpt_oss():
 )
 def test_other_tiles_are_left_out(operation):
     assert not flashinfer_build.is_chosen(operation)
+
+
+@pytest.mark.parametrize(("part", "names"), [("moe", ["fused_moe_90"]), ("moe-h20", ["fused_moe_90_h20"])])
+@pytest.mark.parametrize("is_on_h20", [True, False])
+def test_module_of_the_experts_is_for_the_named_gpu_whatever_is_at_hand(
+    part, names, is_on_h20, tmp_path, monkeypatch
+):
+    module = SimpleNamespace(_should_enable_sm90_moe_prebuilt_d_descriptor=lambda: is_on_h20)
+
+    def generate():
+        name = "fused_moe_90" + "_h20" * module._should_enable_sm90_moe_prebuilt_d_descriptor()
+        return Spec(name, tmp_path, [tmp_path / "lora.cpp"])
+
+    module.gen_cutlass_fused_moe_sm90_module = generate
+    monkeypatch.setitem(sys.modules, "flashinfer.jit", SimpleNamespace(fused_moe=module))
+    monkeypatch.setattr(flashinfer_build, "write_matmuls", lambda folder: [])
+    assert [spec.name for spec in flashinfer_build.PARTS[part]()] == names
+
+
+def test_h20_is_built_only_if_it_is_named(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace(__version__="0.7.2"))
+    for part in list(flashinfer_build.PARTS):
+        monkeypatch.setitem(flashinfer_build.PARTS, part, lambda part=part: asked.append(part) or [])
+    monkeypatch.setattr("sys.argv", ["flashinfer_build.py", str(tmp_path)])
+    flashinfer_build.main()
+    assert asked == ["moe", "attention", "quantizer"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["folder", "gemm"]])

@@ -29,6 +29,7 @@ from firesteel.engine.cache.kv_cache import (
 from firesteel.engine.cache.page_pool import PagePool
 from firesteel.engine.cache.page_tables import PageTables
 from firesteel.engine.collected import collect
+from firesteel.engine.expert_scales import Fp8Experts, count_fp8_experts
 from firesteel.engine.limits import find_ahead, find_budget, find_most_requests
 from firesteel.engine.memory_guard import MemoryGuard
 from firesteel.engine.sample.sampler import Sampler
@@ -140,7 +141,13 @@ class Engine:
         self.in_flight = StepsInFlight()
         self.guard = MemoryGuard(spec, device, config, reserve_gib) if device.is_unified else None
         bytes_per_page = page_bytes(spec, size, dtype) + needs.page_bytes
-        self.totals = Statistics(pages=num_pages, cache_bytes=num_pages * bytes_per_page)
+        experts = count_fp8_experts(prompt_model) if prompt_model.widens_to_e4m3 else Fp8Experts()
+        self.totals = Statistics(
+            pages=num_pages,
+            cache_bytes=num_pages * bytes_per_page,
+            experts_in_fp8=experts.in_fp8,
+            experts_in_bf16=experts.in_bf16,
+        )
         self.drafts = None
         if drafter is not None and needs.sizes is not None:
             drafter.attach(num_pages + 1, size, device.torch_device)

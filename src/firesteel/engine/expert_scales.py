@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from firesteel.device import DeviceSpec
 from firesteel.kernels.operands.weights import Experts
@@ -10,6 +11,18 @@ from firesteel.model.gpt_oss import GptOss
 
 _log = logging.getLogger(__name__)
 HOPPER = (9, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Experts:
+    """Numbers of experts whose weights E4M3 can represent, and of the others."""
+
+    in_fp8: int = 0
+    in_bf16: int = 0
+
+    def __str__(self) -> str:
+        """Returns how many FP8 kernels leave to bf16 ones, such as "3 of 4608"."""
+        return f"{self.in_bf16} of {self.in_fp8 + self.in_bf16}"
 
 
 def examine_experts(model: GptOss, device: DeviceSpec) -> None:
@@ -25,11 +38,11 @@ def examine_experts(model: GptOss, device: DeviceSpec) -> None:
             ", ".join(map(str, wide)),
         )
     if model.widens_to_e4m3:
-        _log.info("experts computed in bf16, because E4M3 cannot represent a row: %s", describe_unfit(model))
+        _log.info("experts computed in bf16, because E4M3 cannot represent a row: %s", count_fp8_experts(model))
 
 
-def describe_unfit(model: GptOss) -> str:
-    """Returns how many experts FP8 kernels leave to bf16 ones, such as "3 of 4608"."""
+def count_fp8_experts(model: GptOss) -> Fp8Experts:
+    """Counts the experts of all layers that FP8 kernels compute, and that they leave to bf16 ones."""
     held = [layer.experts for layer in model.weights.layers if isinstance(layer.experts, Experts)]
     unfit = sum(experts.e4m3_rows.num_unfit for experts in held)
-    return f"{unfit} of {sum(len(experts.down_bias) for experts in held)}"
+    return Fp8Experts(in_fp8=sum(len(experts.down_bias) for experts in held) - unfit, in_bf16=unfit)

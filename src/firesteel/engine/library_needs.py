@@ -43,8 +43,10 @@ def check_dense_order(kernels: Kernels) -> None:
     chosen = kernels.linear.candidates[0]
     if chosen.pack is not None:
         raise UserError(
-            f"linear={chosen.name} reads dense weights in an order of its own, and the engine holds them in the "
-            "checkpoint's: leave it out of --kernels; firesteel verify and firesteel bench ops run it"
+            f"linear={chosen.name} reads dense weights in an order of its own, and the engine holds one copy, in "
+            "the order of the checkpoint: nothing reorders them after loading, the fused ops of decoding steps and "
+            "draft networks read that order, and layers with bf16 weights or activations would have no "
+            "implementation: leave it out of --kernels; firesteel verify and firesteel bench ops run it"
         )
 
 

@@ -10,25 +10,24 @@ from pathlib import Path
 
 import torch
 
-from firesteel.config import Config, KernelConfig, ModelConfig, has_own_threads, parse_layers
+from firesteel.config import Config, ModelConfig, has_own_threads, parse_layers
 from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.device.cores import choose_threads, count_cores
 from firesteel.engine.cache.kv_scales import find_scales
 from firesteel.engine.engine import Engine
-from firesteel.engine.expert_scales import describe_unfit, examine_experts
+from firesteel.engine.expert_scales import count_fp8_experts, examine_experts
 from firesteel.engine.invariance import check_invariance
 from firesteel.engine.library_needs import check_capture, check_dense_order, check_expert_order, order_experts
 from firesteel.engine.preparation import prepare
+from firesteel.engine.prompt_activation import check_prompt_activation, check_step_size
 from firesteel.engine.step.step_store import FusedOps
-from firesteel.errors import KernelError, UserError
+from firesteel.errors import UserError
 from firesteel.kernels import Kernels
 from firesteel.kernels.cuda.cache import use_cache
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.op import REFERENCE
 from firesteel.kernels.op.requirement import parse_requirements
-from firesteel.kernels.operands.activation import FP8, is_native, lacks_native
 from firesteel.kernels.registry import list_replacements, parse_pins
-from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.kernels.tiles.tuned import NONE, Tuned, load_tuned, use_options
 from firesteel.model.decode_ops import DecodeOps, split_choices
 from firesteel.model.drafters.load import load_drafter
@@ -72,7 +71,7 @@ class Loaded:
             "prefill_activation": prompts.activation,
             "kv": kv,
         }
-        return formats | ({"experts_in_bf16": describe_unfit(prompts)} if prompts.widens_to_e4m3 else {})
+        return formats | ({"experts_in_bf16": str(count_fp8_experts(prompts))} if prompts.widens_to_e4m3 else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +133,7 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
     check_expert_order(spec, kernels, is_fused=fused is not None)
     check_dense_order(kernels)
     check_capture(kernels, config.kernels, device)
+    check_step_size(spec, kernels, config, device)
     return Settled(
         spec=spec,
         device=device,
@@ -164,39 +164,6 @@ def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
         activation=config.kernels.activation,
         invariant=config.kernels.batch_invariant,
     )
-
-
-def check_prompt_activation(device: DeviceSpec, config: KernelConfig) -> None:
-    """Raises if prompts are to be rounded otherwise than decoded tokens, but the GPU would not gain from it."""
-    asked = config.prefill_activation
-    if asked in (AUTO, "bf16", config.activation):
-        return
-    if asked == FP8:
-        _check_fp8(device, config)
-        return
-    if not is_native(device.capability, asked):
-        raise KernelError(
-            f"--prefill-activation {asked} is for GPUs that multiply it natively (SM12x), this is {device.name}: "
-            f"leave it out, or round all activations with --activation {asked}"
-        )
-    if why := lacks_native(device.capability, asked):
-        raise KernelError(f"--prefill-activation {asked} {why}, or --prefill-activation bf16")
-
-
-def _check_fp8(device: DeviceSpec, config: KernelConfig) -> None:
-    """Raises unless this is a Hopper, which multiplies FP8, or a CPU, which rounds to it to measure quality."""
-    if device.is_cuda and device.capability != (9, 0):
-        native = is_native(device.capability, "mxfp8")
-        cure = "--prefill-activation mxfp8" if native else "leave it out"
-        raise KernelError(
-            f"--prefill-activation {FP8} multiplies experts with Hopper's matrix instructions (compute capability "
-            f"9.0), this is {device.name}: {cure}"
-        )
-    if config.activation != "bf16":
-        raise KernelError(
-            f"--prefill-activation {FP8} is for experts that decode with bf16 activations, not with --activation "
-            f"{config.activation}: leave one of them out"
-        )
 
 
 def choose_fused(

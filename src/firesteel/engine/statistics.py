@@ -42,6 +42,8 @@ class Statistics:
     prompt_steps_with_prompt_logits: int = 0
     prompt_steps_without_graphs: int = 0
     prompt_tokens_beside_decoding: int = 0  # now: limit per step beside a decoding request; 0 = no limit
+    experts_in_fp8: int = 0  # now: computed by FP8 kernels in steps with prompts; 0 without such kernels
+    experts_in_bf16: int = 0  # now: left to bf16 kernels there, because E4M3 cannot represent a row
     late_compilations: int = 0  # kernels compiled or loaded while requests were served
     late_captures: int = 0  # steps made while requests were served
     drafts: int = 0  # times that drafts of a request were verified

@@ -12,7 +12,8 @@ from typing import Any, ParamSpec, TypeVar
 from firesteel.device import DeviceSpec
 from firesteel.errors import KernelError
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.op.op import REFERENCE, Chosen, Op
+from firesteel.kernels.op.chosen import Chosen
+from firesteel.kernels.op.op import REFERENCE, Op
 from firesteel.kernels.op.requirement import Requirement
 from firesteel.kernels.operands.activation import lacks_native
 from firesteel.kernels.ops.attention import attention

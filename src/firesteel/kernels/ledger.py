@@ -1,5 +1,7 @@
-"""The ledger of what ran: per op, implementation and activation the calls, the time, the kernels launched and the
-values clipped."""
+"""The ledger of what ran, per op, implementation and activation.
+
+It has the number of calls, the time, the kernels launched and the number of values clipped.
+"""
 
 from __future__ import annotations
 

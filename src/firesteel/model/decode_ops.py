@@ -20,7 +20,7 @@ from firesteel.kernels.decode.qkv_operands import DecodeQkvOperands
 from firesteel.kernels.decode.router import DecodeRouterOperands
 from firesteel.kernels.decode.sample import DecodeSampleOperands
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.op.op import Chosen
+from firesteel.kernels.op.chosen import Chosen
 from firesteel.kernels.op.requirement import Requirement
 from firesteel.kernels.proof.prove import check_here
 from firesteel.kernels.registry import DECODE_OPS, find_op

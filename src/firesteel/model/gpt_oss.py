@@ -18,7 +18,7 @@ from firesteel.kernels.operands.activation import FP8
 from firesteel.kernels.operands.fed import Fed
 from firesteel.kernels.operands.weights import Experts, Mxfp4Weight
 from firesteel.kernels.ops.attention_operands import AttentionOperands
-from firesteel.kernels.ops.linear import LinearOperands
+from firesteel.kernels.ops.linear_operands import LinearOperands
 from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
 from firesteel.kernels.ops.rms_norm import RmsNormOperands
 from firesteel.kernels.ops.rms_norm_fed import RmsNormFedOperands

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from firesteel.kernels.decode.lm_head import LEAST, count_best, decode_lm_head, find_best
-from firesteel.kernels.ops.linear import LinearOperands, linear
+from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.linear_operands import LinearOperands
 from firesteel.kernels.ops.rms_norm import RmsNormOperands, rms_norm
 
 

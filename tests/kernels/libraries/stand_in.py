@@ -1,4 +1,4 @@
-"""A stand-in for the package triton_kernels, for tests of what surrounds it; it computes nothing."""
+"""Stand-ins for the package triton_kernels and for parts of FlashInfer; they compute nothing."""
 
 from types import SimpleNamespace
 
@@ -47,6 +47,13 @@ def make_library(matmul_ogs=None):
             FnSpecs=lambda *parts: parts,
         ),
     )
+
+
+def make_jit(*modules):
+    """Returns FlashInfer's package of compiled modules, of which it has asked for these."""
+    names = list(modules)
+    registry = SimpleNamespace(get_all_specs=lambda: dict.fromkeys(names))
+    return SimpleNamespace(jit_spec_registry=registry, names=names)
 
 
 def use_stand_in(monkeypatch, library=None):

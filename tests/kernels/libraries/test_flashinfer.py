@@ -13,9 +13,11 @@ import torch
 from firesteel.device import find_device
 from firesteel.errors import KernelError
 from firesteel.formats import mxfp4
+from firesteel.kernels import ahead
 from firesteel.kernels.libraries import flashinfer
 from firesteel.kernels.libraries.flashinfer import AttentionSession, AttentionShape, cut_pages, flashinfer_ready
 from firesteel.kernels.libraries.package import LibraryPackage, find_flashinfer
+from tests.kernels.libraries.stand_in import make_jit
 
 CPU = find_device("cpu")
 HOPPER = replace(CPU, capability=(9, 0), name="NVIDIA H200")
@@ -117,6 +119,35 @@ def test_a_plan_is_kept_while_lengths_stay_and_pages_are_read_again(monkeypatch)
     assert planned[0][3].tolist() == [8, 4] and planned[0][3].dtype == torch.int32
     session.plan(cut_pages([0, 1], [6], 4, None), table, 0.125)
     assert len(planned) == 2 and planned[1][2] == [2] and planned[1][3].tolist() == [7, 3]
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Receives what is told of modules, as an engine that serves requests does."""
+    names = []
+    monkeypatch.setattr(flashinfer, "_told", set())
+    monkeypatch.setattr(ahead, "_listeners", [names.append])
+    return names
+
+
+def test_module_that_a_call_compiles_or_loads_is_told_once(told):
+    library = SimpleNamespace(jit=make_jit("first"))
+    flashinfer.note_call(library, "first", "first")
+    flashinfer.note_call(library, "first", "first")
+    assert told == ["FlashInfer's module first"]
+    library.jit.names += ["second"]
+    flashinfer.note_call(library, "first", "first")
+    assert told[1:] == ["FlashInfer's module second"], "also one that a call needed beside its own"
+
+
+@pytest.mark.peer
+def test_the_package_lists_the_modules_that_it_was_asked_for(real, told, monkeypatch):
+    from flashinfer.jit.core import gen_jit_spec
+
+    monkeypatch.setattr("flashinfer.jit.core.check_cuda_arch", lambda: None)
+    gen_jit_spec("mine", [])
+    flashinfer.note_call(real, "mine", "mine")
+    assert "FlashInfer's module mine" in told
 
 
 @pytest.fixture

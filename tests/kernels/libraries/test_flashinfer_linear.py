@@ -10,12 +10,15 @@ import torch
 
 from firesteel.device import find_device
 from firesteel.formats import e4m3, mxfp4, mxfp8
-from firesteel.kernels.libraries import flashinfer_linear, linear_library
+from firesteel.kernels import ahead
+from firesteel.kernels.libraries import flashinfer, flashinfer_linear, linear_library
 from firesteel.kernels.libraries.flashinfer_linear import FlashinferWeight, linear_ready
 from firesteel.kernels.libraries.package import find_flashinfer
 from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.operands.weights import Mxfp4Weight
-from firesteel.kernels.ops.linear import LinearOperands, linear
+from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.linear_operands import LinearOperands
+from tests.kernels.libraries.stand_in import make_jit
 
 CPU = find_device("cpu")
 IMPLEMENTATION = linear.implementations["flashinfer"]
@@ -66,7 +69,9 @@ def library(monkeypatch):
         codes.copy_(rounded)
         scales[: len(x)] = exponents
 
-    package = SimpleNamespace(gemm=SimpleNamespace(group_gemm_mxfp8_mxfp4_nt_groupwise=multiply))
+    package = SimpleNamespace(
+        gemm=SimpleNamespace(group_gemm_mxfp8_mxfp4_nt_groupwise=multiply), jit=make_jit("gemm_sm120")
+    )
     monkeypatch.setattr(flashinfer_linear, "import_flashinfer", lambda: package)
     monkeypatch.setattr("firesteel.kernels.triton.quantize_mxfp8.launch", launch)
     return calls
@@ -142,6 +147,14 @@ def test_missing_package_or_triton_is_named(monkeypatch):
 def test_nothing_is_launched_while_kernels_are_compiled_ahead(library, monkeypatch):
     monkeypatch.setattr(flashinfer_linear, "current_ahead", lambda: "ahead")
     assert IMPLEMENTATION.function(pack(draw())).shape == (3, 104) and not library
+
+
+def test_its_module_is_told_when_it_is_compiled_or_loaded(library, monkeypatch):
+    told = []
+    monkeypatch.setattr(flashinfer, "_told", set())
+    monkeypatch.setattr(ahead, "_listeners", [told.append])
+    IMPLEMENTATION.function(pack(draw()))
+    assert told == ["FlashInfer's module gemm_sm120"]
 
 
 def test_padding_of_tokens_is_zero(library):

@@ -10,13 +10,15 @@ import torch
 
 from firesteel.device import find_device
 from firesteel.errors import KernelError
-from firesteel.kernels.libraries import flashinfer_moe
+from firesteel.kernels import ahead
+from firesteel.kernels.libraries import flashinfer, flashinfer_moe
 from firesteel.kernels.libraries.flashinfer_experts import FlashinferExperts
 from firesteel.kernels.libraries.flashinfer_moe import KINDS, choose_profile, moe_ready, name_module
 from firesteel.kernels.libraries.package import find_flashinfer
 from firesteel.kernels.operands.weights import random_experts
 from firesteel.kernels.ops import moe_library
 from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
+from tests.kernels.libraries.stand_in import make_jit
 
 CPU = find_device("cpu")
 
@@ -39,7 +41,8 @@ def library(monkeypatch):
     def quantize(x, swizzled, alignment):
         return x.to(torch.float8_e4m3fn), "scales of x"
 
-    package = SimpleNamespace(fused_moe=SimpleNamespace(cutlass_fused_moe=run), mxfp8_quantize=quantize)
+    moe = SimpleNamespace(cutlass_fused_moe=run)
+    package = SimpleNamespace(fused_moe=moe, mxfp8_quantize=quantize, jit=make_jit("fused_moe_90"))
     monkeypatch.setattr(flashinfer_moe, "import_flashinfer", lambda: package)
     monkeypatch.setattr(flashinfer_moe, "list_tiles", lambda experts, active: ([0], [1]))
     monkeypatch.setattr(flashinfer_moe, "_time", lambda call, profile: 0.0)
@@ -64,11 +67,23 @@ def test_missing_package_is_named_before_the_gpu(monkeypatch):
 
 
 def test_modules_are_named_as_the_library_names_them():
-    assert [name_module(gpu) for gpu in ((9, 0), (10, 3), (12, 1))] == [
+    assert [name_module(gpu, 132) for gpu in ((9, 0), (10, 3), (12, 1))] == [
         "fused_moe_90",
         "fused_moe_103",
         "fused_moe_120",
     ]
+
+
+def test_h20_asks_for_its_own_module_unless_the_library_may_not_compile(monkeypatch):
+    asked = []
+    monkeypatch.setattr(flashinfer_moe, "lacks_flashinfer", lambda name: asked.append(name))
+    h20 = replace(CPU, capability=(9, 0), num_sms=78)
+    monkeypatch.delenv("FLASHINFER_DISABLE_JIT", raising=False)
+    moe_ready("bf16")(h20)
+    monkeypatch.setenv("FLASHINFER_DISABLE_JIT", "1")
+    moe_ready("bf16")(h20)
+    assert asked == ["fused_moe_90_h20_prebuilt_d", "fused_moe_90"]
+    assert name_module((10, 0), 78) == "fused_moe_100"
 
 
 def test_operands_that_the_library_cannot_take_are_refused():
@@ -119,6 +134,14 @@ def test_mxfp8_call_has_rounded_tokens_and_weights_as_long_integers(library):
     scales = options["quant_scales"]
     assert scales[0].shape == (4, 512, 1) and scales[2].shape == (4, 128, 2) and scales[1].tolist() == [1.0] * 4
     assert options["use_mxfp8_act_scaling"] and "use_w4_group_scaling" not in options
+
+
+def test_its_module_is_told_when_it_is_compiled_or_loaded(library, monkeypatch):
+    told = []
+    monkeypatch.setattr(flashinfer, "_told", set())
+    monkeypatch.setattr(ahead, "_listeners", [told.append])
+    flashinfer_moe.run(*draw("bf16"), 1.702, 7.0)
+    assert told == ["FlashInfer's module fused_moe_90"]
 
 
 def test_tiles_are_chosen_once_for_about_as_many_tokens(library):
@@ -227,7 +250,7 @@ def test_only_tiles_that_fit_the_weights_run(monkeypatch, kind, types, flags):
         cutlass_fused_moe_workspace_size=lambda *sizes, **options: None,
     )
     quantize = lambda x, swizzled, alignment: (x.to(torch.float8_e4m3fn), None)  # noqa: E731
-    package = SimpleNamespace(fused_moe=moe, mxfp8_quantize=quantize)
+    package = SimpleNamespace(fused_moe=moe, mxfp8_quantize=quantize, jit=make_jit())
     monkeypatch.setattr(flashinfer_moe, "import_flashinfer", lambda: package)
     monkeypatch.setattr(flashinfer_moe, "_time", lambda call, profile: call(profile).numel())
     monkeypatch.setattr(flashinfer_moe, "_profiles", {})

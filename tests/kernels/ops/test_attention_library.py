@@ -14,6 +14,7 @@ from firesteel.kernels.ops import attention_library
 from firesteel.kernels.ops.attention import attention
 from firesteel.kernels.ops.attention_operands import AttentionOperands
 from firesteel.kernels.proof.verify import Status, check_sample
+from tests.kernels.libraries.stand_in import make_jit
 
 CPU = torch.device("cpu")
 SAMPLES = {sample.label: sample for sample in attention.make_samples(CPU)}
@@ -51,7 +52,7 @@ class Wrapper:
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch, tmp_path):
-    library = SimpleNamespace(BatchAttentionWithAttentionSinkWrapper=Wrapper)
+    library = SimpleNamespace(BatchAttentionWithAttentionSinkWrapper=Wrapper, jit=make_jit())
     monkeypatch.setattr(flashinfer, "import_flashinfer", lambda: library)
     monkeypatch.setattr(flashinfer, "find_workspace", lambda device: None)
     monkeypatch.setattr(flashinfer, "find_flashinfer", lambda: LibraryPackage("flashinfer", "0.7.2", tmp_path))

@@ -12,13 +12,14 @@ import triton
 from firesteel.errors import KernelError
 from firesteel.formats import mxfp4
 from firesteel.kernels.ledger import Ledger, Ran
-from firesteel.kernels.op.op import Chosen
+from firesteel.kernels.op.chosen import Chosen
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.kernels.operands.fed import store
 from firesteel.kernels.operands.weights import Mxfp4Weight
-from firesteel.kernels.ops.linear import LinearOperands, linear
+from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.ops.linear_code import SHAPES
+from firesteel.kernels.ops.linear_operands import LinearOperands
 from firesteel.kernels.proof.prove import prove_code
 from firesteel.kernels.proof.verify import check
 from firesteel.kernels.tiles.tile_pin import LARGEST_SIDE, LARGEST_TILE

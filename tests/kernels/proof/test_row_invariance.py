@@ -9,7 +9,8 @@ from firesteel.device import find_device
 from firesteel.kernels.op.invariance import list_invariant
 from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.ops.attention import attention
-from firesteel.kernels.ops.linear import LinearOperands, linear
+from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.linear_operands import LinearOperands
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.ops.rope_kv_write import rope_kv_write
 from firesteel.kernels.ops.route import route

@@ -170,7 +170,7 @@ def test_refusals_name_what_is_wrong():
     assert "fp32" in refuse(replace(operands, weights=operands.weights.double()))
     assert "int64" in refuse(replace(operands, ids=operands.ids.int()))
     many = torch.zeros(1 << 14, 4, dtype=torch.int64)
-    assert "fewer than 65536 pairs" in refuse(replace(operands, ids=many, x=torch.zeros(1 << 14, 128).bfloat16()))
+    assert "up to 65535 pairs" in refuse(replace(operands, ids=many, x=torch.zeros(1 << 14, 128).bfloat16()))
 
 
 def test_a_machine_with_too_little_memory_is_refused_before_the_launch():

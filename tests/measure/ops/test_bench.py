@@ -133,7 +133,7 @@ def test_launched_code_is_judged_if_a_verdict_is_required(single, monkeypatch, v
         return route.reference(operands)
 
     single(function=launches)
-    monkeypatch.setattr("firesteel.kernels.op.op.judge_compiled", lambda compiled: verdict)
+    monkeypatch.setattr("firesteel.kernels.op.chosen.judge_compiled", lambda compiled: verdict)
     required = parse_requirements("route=single@native-fp4")
     asked = sweep(route, ms=(1,), implementations=("single",))
     (outcome,) = bench_ops(asked, CPU, CEILINGS, required=required)

@@ -85,6 +85,8 @@ def test_prompt_graphs_and_late_kernels_are_reported(server):
         draft_steps_replayed=10,
         draft_steps_of_prompts=11,
         draft_steps_without_graphs=12,
+        experts_in_fp8=13,
+        experts_in_bf16=14,
         late_compilations=1,
         late_captures=2,
     )
@@ -97,6 +99,8 @@ def test_prompt_graphs_and_late_kernels_are_reported(server):
         ("draft_graphs", 9),
         ("draft_graph_bytes", 90),
         ("prompt_tokens_beside_decoding", 64),
+        ("experts_in_fp8", 13),
+        ("experts_in_bf16", 14),
         ("late_compilations", 1),
         ("late_captures", 2),
     ):

@@ -23,7 +23,8 @@ from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Mxfp4Weight, weight_parts
-from firesteel.kernels.ops.linear import LinearOperands, linear
+from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.linear_operands import LinearOperands
 from firesteel.kernels.stream.build import keep
 from firesteel.kernels.stream.plan import ROUNDED, Machine, Streamed, find_machine, list_plans, plan_streamed
 from firesteel.kernels.stream.refuse import (

@@ -23,7 +23,8 @@ from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.profile import DENSE, OpProfile
 from firesteel.kernels.op.tolerance import Tolerance, bf16, exact
 from firesteel.kernels.operands.weights import Mxfp4Weight, weight_parts
-from firesteel.kernels.ops.linear import LinearOperands, linear
+from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.linear_operands import LinearOperands
 from firesteel.kernels.ops.rms_norm import RmsNormOperands, rms_norm
 from firesteel.kernels.ops.rope_kv_write import (
     FP8,

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from firesteel.device import DeviceSpec
 from firesteel.errors import KernelError
+from firesteel.kernels.ahead import tell_built
 from firesteel.kernels.ledger import Launch, note
 from firesteel.kernels.libraries.package import find_flashinfer, list_ahead
 from firesteel.kernels.op.op import Needs
@@ -159,7 +160,7 @@ class AttentionSession:
     def run(self, q: Tensor, pages: tuple[Tensor, Tensor], sinks: Tensor, scale: float, out: Tensor) -> None:
         self.wrapper.run(q, pages, sinks, scale, out=out)
         name = name_module(self.shape.backend, self.shape.window is not None)
-        note(Launch(name, str(find_flashinfer()), name, None, is_library=True))
+        note_call(import_flashinfer(), name, name)
 
 
 @functools.cache
@@ -167,6 +168,20 @@ def import_flashinfer() -> Any:
     if find_flashinfer() is None:
         raise KernelError(f"the package flashinfer is not installed: {CURE}")
     return importlib.import_module("flashinfer")
+
+
+_told: set[str] = set()  # modules that FlashInfer has compiled or loaded in this process
+
+
+def note_call(library: Any, module: str, artefact: str) -> None:
+    """Notes a call of FlashInfer in the ledger, and tells which modules it compiled, or read from disk, until now.
+
+    FlashInfer has no hook for this. It registers a module at the first use, and then builds or loads it.
+    """
+    for name in sorted(library.jit.jit_spec_registry.get_all_specs().keys() - _told):
+        _told.add(name)
+        tell_built(f"FlashInfer's module {name}")
+    note(Launch(module, str(find_flashinfer()), artefact, None, is_library=True))
 
 
 @functools.cache

@@ -16,10 +16,8 @@ from firesteel.device import DeviceSpec, find_capability
 from firesteel.formats.group import SIZE
 from firesteel.kernels.ahead import current_ahead
 from firesteel.kernels.call_key import Described
-from firesteel.kernels.ledger import Launch, note
-from firesteel.kernels.libraries.flashinfer import import_flashinfer, lacks_flashinfer
+from firesteel.kernels.libraries.flashinfer import import_flashinfer, lacks_flashinfer, note_call
 from firesteel.kernels.libraries.flashinfer_order import BLACKWELL_ROWS, order_scales, restore_scales
-from firesteel.kernels.libraries.package import find_flashinfer
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.operands.weights import Mxfp4Weight
 
@@ -111,7 +109,7 @@ def run(x: Tensor, weight: FlashinferWeight, bias: Tensor | None) -> Tensor:
         out_dtype=x.dtype,
     )
     name = name_module(capability[0])
-    note(Launch(name, str(find_flashinfer()), f"{name} mxfp8", None, is_library=True))
+    note_call(library, name, f"{name} mxfp8")
     return y[:tokens] if bias is None else y[:tokens] + bias
 
 

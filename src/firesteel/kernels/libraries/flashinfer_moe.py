@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from firesteel.device import DeviceSpec, find_capability
+from firesteel.config.environment import current
+from firesteel.device import DeviceSpec, count_sms, find_capability
 from firesteel.errors import KernelError
 from firesteel.kernels.ahead import current_ahead
-from firesteel.kernels.ledger import Launch, note
-from firesteel.kernels.libraries.flashinfer import import_flashinfer, lacks_flashinfer
+from firesteel.kernels.libraries.flashinfer import import_flashinfer, lacks_flashinfer, note_call
 from firesteel.kernels.libraries.flashinfer_experts import FlashinferExperts
-from firesteel.kernels.libraries.package import find_flashinfer
 from firesteel.kernels.op.op import Needs
 
 # What activations are rounded to -> compute capabilities, in words
 GPUS = {"bf16": "SM90 (Hopper)", "fp8": "SM90 (Hopper)", "mxfp8": "SM10x and SM12x (Blackwell)"}
 MAJORS = {"bf16": (9,), "fp8": (9,), "mxfp8": (10, 12)}
 KINDS = tuple(GPUS)
+H20_SMS = 78  # FlashInfer has no other sign of an H20
 TRIALS = 3  # timed calls of a tile, of which the shortest counts
 Profile = tuple[int, int]  # numbers of the tiles of both matmuls
 _profiles: dict[ProfileKey, Profile] = {}
@@ -49,7 +49,7 @@ def moe_ready(kind: str) -> Needs:
 
     def needs(device: DeviceSpec) -> str | None:
         major = 0 if device.capability is None else device.capability[0]
-        if why := lacks_flashinfer(name_module(device.capability or (0, 0))):
+        if why := lacks_flashinfer(name_module(device.capability or (0, 0), device.num_sms)):
             return why
         if major not in MAJORS[kind]:
             return f"multiplies {kind} activations on {GPUS[kind]}, this is {device.name}"
@@ -58,9 +58,14 @@ def moe_ready(kind: str) -> Needs:
     return needs
 
 
-def name_module(capability: tuple[int, int]) -> str:
-    """Returns FlashInfer's name of the compiled module for a GPU."""
+def name_module(capability: tuple[int, int], num_sms: int) -> str:
+    """Returns FlashInfer's name of the compiled module for a GPU.
+
+    The H20 has a variant of its own, which FlashInfer chooses by the number of SMs, unless it may not compile.
+    """
     major, minor = capability
+    if capability == (9, 0) and num_sms == H20_SMS and not current(None).get("FLASHINFER_DISABLE_JIT"):
+        return "fused_moe_90_h20_prebuilt_d"
     return f"fused_moe_{major}{0 if major == 12 else minor}"
 
 
@@ -80,8 +85,8 @@ def run(x: Tensor, ids: Tensor, weights: Tensor, experts: FlashinferExperts, alp
             )
         _profiles[key] = choose_profile(call, *list_tiles(experts, ids.shape[1]))
     y = call(_profiles[key])
-    name = name_module(find_capability(x.device) or (9, 0))
-    note(Launch(name, str(find_flashinfer()), f"{name} {experts.kind}", None, is_library=True))
+    name = name_module(find_capability(x.device) or (9, 0), count_sms(x.device))
+    note_call(import_flashinfer(), name, f"{name} {experts.kind}")
     return y[:, : experts.hidden].contiguous()
 
 

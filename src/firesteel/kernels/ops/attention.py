@@ -77,7 +77,7 @@ def _bytes(operands: AttentionOperands) -> int:
         ATTENTION,
         reads="attention",
         kernels=dict.fromkeys(("attend", "attend_mixed", "attend_splits"), "attention")
-        | dict.fromkeys(("merge", "merge_tiles", "merge_splits"), ""),
+        | dict.fromkeys(("merge", "plan_tiles", "merge_tiles", "merge_splits"), ""),
     ),
     rows=Rows(count=count_rows, keep=keep_rows, results=lambda operands, result: [result[: count_rows(operands)]]),
 )

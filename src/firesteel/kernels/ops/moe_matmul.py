@@ -19,8 +19,8 @@ cannot: before SM90, and with rounded activations; it reads each chosen expert o
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,15 +36,13 @@ from firesteel.kernels.op.needs import cuda_ready, hopper_ready, triton_ready
 from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.profile import EXPERTS, MOE_OVERHEAD, OpProfile
 from firesteel.kernels.op.rows import rows_of
-from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
-from firesteel.kernels.operands.activation import ACTIVATIONS, FP8, is_native, lacks_native, round_activation
+from firesteel.kernels.operands.activation import FP8, is_native, lacks_native, round_activation
 from firesteel.kernels.operands.fed import refuse_activation, refuse_fed
-from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
-from firesteel.kernels.operands.weights import Experts, random_experts
+from firesteel.kernels.operands.weights import Experts
 from firesteel.kernels.ops import moe_library, moe_stream
 from firesteel.kernels.ops.moe_code import GEMV_TOKENS, list_code
-from firesteel.kernels.ops.moe_operands import MoeMatmulOperands
+from firesteel.kernels.ops.moe_operands import MoeMatmulOperands, list_samples, list_workloads
 from firesteel.kernels.tiles.launch import MOST_ROWS_OF_GRID
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 from firesteel.kernels.wgmma import bf16 as wgmma_bf16
@@ -227,41 +225,29 @@ def _run_triton(operands: MoeMatmulOperands, tiles: tuple[Tile, Tile]) -> Tensor
     return device.run(fed, operands.ids, operands.weights, experts, operands.limit, pinned)
 
 
-def _accepts_streamed(operands: MoeMatmulOperands) -> str | None:
+def _accepts_untiled(refuse: Callable[..., str | None], operands: MoeMatmulOperands) -> str | None:
+    """Refuses all that no kernel in CUDA C++ takes, and then what `refuse` does."""
     if operands.tile != AUTO:
         return f"has no tiles, and {operands.tile} is pinned"
     if not isinstance(operands.experts, Experts):
         return OTHER_ORDER
-    return moe_stream.refuse(operands.x, operands.ids, operands.weights, operands.experts, operands.activation)
+    return refuse(operands.x, operands.ids, operands.weights, operands.experts, operands.activation)
 
 
-@moe_matmul.implementation("cuda:stream", needs=cuda_ready(), accepts=_accepts_streamed)
+@moe_matmul.implementation(
+    "cuda:stream", needs=cuda_ready(), accepts=functools.partial(_accepts_untiled, moe_stream.refuse)
+)
 def cuda_stream(operands: MoeMatmulOperands) -> Tensor:
     assert isinstance(operands.experts, Experts)
     return moe_stream.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
 
 
-def _accepts_many(operands: MoeMatmulOperands) -> str | None:
-    if operands.tile != AUTO:
-        return f"has no tiles, and {operands.tile} is pinned"
-    if not isinstance(operands.experts, Experts):
-        return OTHER_ORDER
-    return wgmma_bf16.refuse(operands.x, operands.ids, operands.weights, operands.experts, operands.activation)
-
-
-@moe_matmul.implementation("cuda:wgmma", needs=hopper_ready(), accepts=_accepts_many)
+@moe_matmul.implementation(
+    "cuda:wgmma", needs=hopper_ready(), accepts=functools.partial(_accepts_untiled, wgmma_bf16.refuse)
+)
 def cuda_wgmma(operands: MoeMatmulOperands) -> Tensor:
     assert isinstance(operands.experts, Experts)
     return wgmma_bf16.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
-
-
-def _accepts_e4m3(columns: int, operands: MoeMatmulOperands) -> str | None:
-    if operands.tile != AUTO:
-        return f"has no tiles, and {operands.tile} is pinned"
-    if not isinstance(operands.experts, Experts):
-        return OTHER_ORDER
-    x, ids, weights = operands.x, operands.ids, operands.weights
-    return e4m3.refuse(columns, x, ids, weights, operands.experts, operands.activation)
 
 
 def _run_e4m3(columns: int, operands: MoeMatmulOperands) -> Tensor:
@@ -274,7 +260,7 @@ for columns, name in e4m3.NAMES.items():
     moe_matmul.implementation(
         name,
         needs=hopper_ready(),
-        accepts=functools.partial(_accepts_e4m3, columns),
+        accepts=functools.partial(_accepts_untiled, functools.partial(e4m3.refuse, columns)),
         tolerance=e4m3.TOLERANCES[columns],
     )(functools.partial(_run_e4m3, columns))
 
@@ -304,49 +290,5 @@ moe_matmul.refused_names["trtllm"] = (
 )
 moe_matmul.prefer("cuda:stream", "cuda:wgmma", "triton:gemv", "triton:gemm", "cuda:wgmma_fp8")  # the last: fp8 only
 moe_matmul.device_code(list_code)
-
-
-@moe_matmul.samples
-def samples(device: torch.device) -> Iterator[Sample]:
-    """Yields small shapes with every activation."""
-    generator = torch.Generator(device).manual_seed(1)
-    for tokens, num_experts, hidden, inter, activations in (
-        (1, 8, 2880, 2880, ("bf16",)),
-        (3, 32, 96, 160, ACTIVATIONS),
-        (65, 5, 160, 96, ACTIVATIONS),
-    ):
-        experts = random_experts(num_experts, hidden, inter, generator)
-        x = torch.randn(tokens, hidden, device=device, generator=generator).bfloat16()
-        scores = torch.rand(tokens, num_experts, device=device, generator=generator)
-        chosen, ids = scores.topk(4)
-        operands = MoeMatmulOperands(x=x, ids=ids, weights=chosen.softmax(-1), experts=experts, limit=7.0)
-        label = f"T={tokens} E={num_experts} {hidden}x{inter}"
-        for activation in activations:
-            yield Sample(f"{label} {activation}", (replace(operands, activation=activation),))
-        if tokens > 1:
-            padded, without = x.clone(), ids.clone()
-            padded[-2:], without[-2:] = float("nan"), -1
-            yield Sample(f"{label} bf16, 2 of padding", (replace(operands, x=padded, ids=without),))
-
-
-@moe_matmul.workloads
-def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
-    """Yields tokens that are spread evenly over the experts at random."""
-    spec = shapes.spec
-
-    def draw() -> tuple[MoeMatmulOperands]:
-        x = shapes.normal(m, spec.hidden_size)
-        ids, weights = shapes.routing(m)
-        operands = MoeMatmulOperands(
-            x=x,
-            ids=ids,
-            weights=weights,
-            experts=shapes.next_experts(),
-            limit=spec.swiglu_limit,
-            activation=activation,
-            fed=None if activation == FP8 else shapes.fed(x, activation),
-        )
-        return (operands,)
-
-    flops = 6.0 * m * spec.num_active * spec.hidden_size * spec.intermediate_size
-    yield WorkloadPart("", flops, shapes.expert_copies * shapes.experts_bytes, draw)
+moe_matmul.samples(list_samples)
+moe_matmul.workloads(list_workloads)

@@ -1,9 +1,8 @@
 """Attention of prompts beside decoding requests: tiles of prompts, and splits by the real lengths.
 
-Tiles are those of `attend`. A grid has to follow from shapes, but how many of its splits work on a tile is decided
-on the device: requests of many queries have tiles enough, and short ones need no more than one program. A tile with
-one split is finished by its first program, as without splits; the other programs end at once. Several splits write
-their parts, which `merge_tiles` adds in ascending order.
+A program computes what `plan_tiles` (attention_plan.py) lists for it. A tile with one split is finished by its
+program. Several splits write their parts, which `merge_tiles` adds in ascending order. Nothing that depends on
+lengths or on the size of a step is compiled in.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -14,27 +13,16 @@ import triton
 import triton.language as tl
 
 from firesteel.kernels.triton.arithmetic import round_to
-from firesteel.kernels.triton.attention import LOG2_E, LOWEST, find_request, first_tile, step, write_zero_rows
+from firesteel.kernels.triton.attention import LOG2_E, LOWEST, step, write_zero_rows
 
 
-@triton.jit
-def count_splits(
-    end_key,
-    num_queries,
-    SPLITS: tl.constexpr,
-    SPLIT_KEYS: tl.constexpr,
-    SPLIT_QUERIES: tl.constexpr,
-):
-    """Returns how many programs share the keys of a tile: the same in `attend_mixed` and in `merge_tiles`."""
-    splits = tl.minimum(tl.cdiv(end_key, SPLIT_KEYS), SPLITS)
-    return tl.where(num_queries > SPLIT_QUERIES, 1, tl.maximum(splits, 1))
-
-
-@triton.jit(do_not_specialize=["num_requests", "num_tokens", "table_stride"])
+@triton.jit(do_not_specialize=["num_work", "num_requests", "num_tokens", "table_stride"])
 def attend_mixed(
     y,
     parts,
     logs,
+    work,
+    num_work,
     q,
     k_pages,
     v_pages,
@@ -53,48 +41,43 @@ def attend_mixed(
     Q_STRIDE: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     PAGE_STRIDE: tl.constexpr,
-    SPLITS: tl.constexpr,
-    SPLIT_KEYS: tl.constexpr,
-    SPLIT_QUERIES: tl.constexpr,
     TILE_QUERIES: tl.constexpr,
     TILE_KEYS: tl.constexpr,
 ):
-    """Attention kernel without a window, grid [K, tiles, SPLITS].
+    """Attention kernel without a window, grid [K, num_work].
 
-    A tile with one split writes its rows of `y` [T, Q, D]. Each of several splits writes its own softmax to `parts`
-    [T, Q, SPLITS, D] fp32 and the base-2 logarithm of its sum to `logs` [T, Q, SPLITS]; rows that see none of its
-    keys have -inf there and nothing in `parts`. Rows after the last request's, up to `num_tokens`, become zero.
+    A tile with one split writes its rows of `y` [T, Q, D]. Each of several splits writes its own softmax to its
+    slot of `parts` [slots, K, rows, D] fp32 and the base-2 logarithm of its sum to `logs` [slots, K, rows]; rows
+    that see none of its keys have -inf there and nothing in `parts`. Rows of no request, up to `num_tokens`, become
+    zero.
     """
     kv_head = tl.program_id(0)
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)  # later queries see more keys: longest tiles start first
-    split = tl.program_id(2)
-    request = find_request(query_starts, num_requests, tile, TILE_QUERIES)
+    place = num_work - 1 - tl.program_id(1)  # later queries see more keys: longest tiles start first
+    request = tl.load(work + place)
+    first_query = tl.load(work + num_work + place)
     start = tl.load(query_starts + request).to(tl.int32)
-    num_queries = tl.load(query_starts + request + 1).to(tl.int32) - start
-    first_query = (tile - first_tile(start, request, TILE_QUERIES)) * TILE_QUERIES
-    is_last = (request == num_requests - 1) & (first_query + TILE_QUERIES > num_queries)
-    if is_last & (split == 0):  # the tiles of the last request cover padding too
-        write_zero_rows(
-            y,
-            logs,
-            kv_head,
-            start + first_query,
-            start + num_queries,
-            num_tokens,
-            HEADS,
-            HEAD_ROWS,
-            D,
-            1,
-            TILE_QUERIES,
-        )
-    if first_query >= num_queries:
+    if request == num_requests:
+        if start + first_query < num_tokens:
+            write_zero_rows(
+                y,
+                logs,
+                kv_head,
+                start + first_query,
+                start,
+                num_tokens,
+                HEADS,
+                HEAD_ROWS,
+                D,
+                1,
+                TILE_QUERIES,
+            )
         return
+    split = tl.load(work + 2 * num_work + place)
+    splits = tl.load(work + 3 * num_work + place)
+    num_queries = tl.load(query_starts + request + 1).to(tl.int32) - start
     held = tl.load(kv_lens + request).to(tl.int32)
     first_position = held - num_queries + first_query
     end_key = tl.minimum(first_position + TILE_QUERIES, held)
-    splits = count_splits(end_key, num_queries, SPLITS, SPLIT_KEYS, SPLIT_QUERIES)
-    if split >= splits:
-        return
     share = tl.cdiv(tl.cdiv(end_key, splits), TILE_KEYS) * TILE_KEYS
     begin = split * share
     end = tl.minimum(begin + share, end_key)
@@ -162,57 +145,57 @@ def attend_mixed(
             True,
         )
 
-    place = tokens * (tl.num_programs(0) * HEADS) + heads
     has_keys = total > 0
     total = tl.where(has_keys, total, 1.0)
     mixed = mixed / total[:, None]
     if splits == 1:
         whole = round_to(mixed * value_scale, y.dtype.element_ty)
-        tl.store(y + place[:, None] * D + columns, whole, mask=is_row[:, None])
+        out = (tokens * (tl.num_programs(0) * HEADS) + heads)[:, None] * D + columns
+        tl.store(y + out, whole, mask=is_row[:, None])
     else:
-        part = place * SPLITS + split
+        part = find_parts(tl.load(work + 4 * num_work + place) + split, HEAD_ROWS, TILE_QUERIES)
         tl.store(logs + part, tl.where(has_keys, top + tl.log2(total), float("-inf")), mask=is_row)
         is_row &= has_keys
         tl.store(parts + part[:, None] * D + columns, mixed, mask=is_row[:, None])
 
 
-@triton.jit(do_not_specialize=["num_requests"])
+@triton.jit
+def find_parts(slot, HEAD_ROWS: tl.constexpr, TILE_QUERIES: tl.constexpr):
+    """Returns the indices of a tile's rows in a slot, of the kv head that this program computes."""
+    row = tl.arange(0, TILE_QUERIES * HEAD_ROWS)
+    return (slot.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * (TILE_QUERIES * HEAD_ROWS) + row
+
+
+@triton.jit(do_not_specialize=["num_work"])
 def merge_tiles(
     y,
     parts,
     logs,
+    work,
+    num_work,
     query_starts,
-    kv_lens,
     sinks,
-    num_requests,
     value_scale,
     HEADS: tl.constexpr,
     HEAD_ROWS: tl.constexpr,
     D: tl.constexpr,
-    SPLITS: tl.constexpr,
-    SPLIT_KEYS: tl.constexpr,
-    SPLIT_QUERIES: tl.constexpr,
     TILE_QUERIES: tl.constexpr,
 ):
-    """Merges the splits of one tile with the sinks; grid [K, tiles]. Tiles with one split are whole already."""
+    """Merges the splits of one tile with the sinks; grid [K, num_work]. The program of split 0 does it."""
     kv_head = tl.program_id(0)
-    tile = tl.program_id(1)
-    request = find_request(query_starts, num_requests, tile, TILE_QUERIES)
+    place = tl.program_id(1)
+    splits = tl.load(work + 3 * num_work + place)
+    if (splits == 1) | (tl.load(work + 2 * num_work + place) > 0):
+        return
+    request = tl.load(work + place)
+    first_query = tl.load(work + num_work + place)
+    slot = tl.load(work + 4 * num_work + place)
     start = tl.load(query_starts + request).to(tl.int32)
     num_queries = tl.load(query_starts + request + 1).to(tl.int32) - start
-    first_query = (tile - first_tile(start, request, TILE_QUERIES)) * TILE_QUERIES
-    if first_query >= num_queries:
-        return
-    held = tl.load(kv_lens + request).to(tl.int32)
-    end_key = tl.minimum(held - num_queries + first_query + TILE_QUERIES, held)
-    splits = count_splits(end_key, num_queries, SPLITS, SPLIT_KEYS, SPLIT_QUERIES)
-    if splits == 1:
-        return
     row = tl.arange(0, TILE_QUERIES * HEAD_ROWS)
     queries = first_query + row // HEAD_ROWS
     heads = kv_head * HEADS + row % HEAD_ROWS
     is_row = (queries < num_queries) & (row % HEAD_ROWS < HEADS)
-    place = (start + queries).to(tl.int64) * (tl.num_programs(0) * HEADS) + heads
     columns = tl.arange(0, D)[None, :]
     sink = tl.full([TILE_QUERIES * HEAD_ROWS], float("-inf"), tl.float32)
     if sinks is not None:
@@ -221,8 +204,9 @@ def merge_tiles(
     total = tl.exp2(sink - top)
     mixed = tl.zeros([TILE_QUERIES * HEAD_ROWS, D], tl.float32)
     for split in range(splits):
-        log = tl.load(logs + place * SPLITS + split, mask=is_row, other=float("-inf"))
-        part_rows = (place * SPLITS + split)[:, None] * D + columns
+        place_of_part = find_parts(slot + split, HEAD_ROWS, TILE_QUERIES)
+        log = tl.load(logs + place_of_part, mask=is_row, other=float("-inf"))
+        part_rows = place_of_part[:, None] * D + columns
         part = tl.load(parts + part_rows, mask=(log > float("-inf"))[:, None], other=0.0)
         new_top = tl.maximum(top, log)
         shrink = tl.exp2(top - new_top)
@@ -231,4 +215,5 @@ def merge_tiles(
         mixed = mixed * shrink[:, None] + part * weight[:, None]
         top = new_top
     mixed = mixed / tl.where(total > 0, total, 1.0)[:, None] * value_scale
-    tl.store(y + place[:, None] * D + columns, round_to(mixed, y.dtype.element_ty), mask=is_row[:, None])
+    out = ((start + queries).to(tl.int64) * (tl.num_programs(0) * HEADS) + heads)[:, None] * D + columns
+    tl.store(y + out, round_to(mixed, y.dtype.element_ty), mask=is_row[:, None])

@@ -29,6 +29,7 @@ WARPGROUP = 128  # threads
 PLACE_THREADS, GATHER_THREADS, SUM_THREADS = 1024, 128, 128
 MOST_STAGES = 12
 MOST_EXPERTS = 256
+MOST_PAIRS = (1 << 16) - 1  # numbered in 16 bits
 TABLE_BYTES = 128  # of csrc/widen_e4m3.cuh
 TOGETHER = 3  # steps per iteration; 45 steps of 64 columns are those of gpt-oss
 
@@ -144,8 +145,8 @@ def refuse_sizes(
         return f"reads weights by {BLOCK} rows and columns, not {hidden} and {inter}"
     if num_experts > MOST_EXPERTS:
         return f"is for up to {MOST_EXPERTS} experts, not {num_experts}"
-    if ids.numel() >= 1 << 16:
-        return f"is for fewer than {1 << 16} pairs, not {ids.numel()}"
+    if ids.numel() > MOST_PAIRS:
+        return f"is for up to {MOST_PAIRS} pairs, not {ids.numel()}"
     return refuse_expert_operands(x, ids, weights, experts) or (
         None if not x.is_cuda else _refuse_memory(find_machine(x.device), experts, shapes)
     )

@@ -17,7 +17,8 @@ from firesteel.config import Config
 from firesteel.device import DeviceSpec, available_bytes
 from firesteel.errors import KernelError
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.op.op import REFERENCE, Chosen, Implementation
+from firesteel.kernels.op.chosen import Chosen
+from firesteel.kernels.op.op import REFERENCE, Implementation
 from firesteel.kernels.op.requirement import Requirement
 from firesteel.kernels.operands.shapes import ModelShapes
 from firesteel.kernels.proof.verify import has_failed, kernel_faults

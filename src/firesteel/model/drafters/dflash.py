@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from firesteel.device import DeviceSpec
 from firesteel.kernels.ops.attention_operands import AttentionOperands
-from firesteel.kernels.ops.linear import LinearOperands
+from firesteel.kernels.ops.linear_operands import LinearOperands
 from firesteel.kernels.ops.rms_norm import RmsNormOperands
 from firesteel.kernels.ops.rope_kv_write import RopeKvWriteOperands
 from firesteel.kernels.rope import rope_table

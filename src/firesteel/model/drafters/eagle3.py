@@ -20,7 +20,7 @@ from torch.nn import functional
 from firesteel.device import DeviceSpec
 from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.ops.attention_operands import AttentionOperands
-from firesteel.kernels.ops.linear import LinearOperands
+from firesteel.kernels.ops.linear_operands import LinearOperands
 from firesteel.kernels.ops.rms_norm import RmsNormOperands
 from firesteel.kernels.ops.rope_kv_write import RopeKvWriteOperands
 from firesteel.model.drafters.drafter import DraftContext, upload_counts

@@ -75,6 +75,14 @@ GAUGES = {
         "prompt_tokens_beside_decoding",
         "Limit of prompt tokens in a step beside a decoding request; 0 = no limit",
     ),
+    "firesteel_engine_experts_in_fp8": (
+        "experts_in_fp8",
+        "Experts of prompts that FP8 kernels compute; 0 without these",
+    ),
+    "firesteel_engine_experts_in_bf16": (
+        "experts_in_bf16",
+        "Experts that FP8 kernels leave to bf16 ones, because E4M3 cannot represent a row",
+    ),
     "firesteel_engine_late_compilations": (
         "late_compilations",
         "Kernels compiled or loaded while requests were served",

@@ -12,15 +12,17 @@ from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.operands.shapes import ModelShapes
 from firesteel.kernels.ops.attention import attention
 from firesteel.kernels.ops.attention_operands import MIXED_ROOM, list_workloads
-from firesteel.kernels.ops.attention_tiles import Tiles
-from firesteel.kernels.ops.mixed.cut import MOST_SPLIT_KEYS, MixedTiles, cut_mixed, cut_whole
+from firesteel.kernels.ops.attention_tiles import MOST_PART_BYTES, Tiles
+from firesteel.kernels.ops.mixed.cut import MOST_SPLIT_KEYS, cut_mixed, cut_whole
 from firesteel.kernels.ops.mixed.launch import attend_mixed
 from firesteel.kernels.proof.prove import prove_code
 from firesteel.kernels.proof.verify import check
 from firesteel.model.spec import PRESETS
+from tests.kernels.ops.mixed.expected_plan import list_splits
 from tests.kernels.ops.test_attention import FP8, REAL, REAL_BATCHES, SINKS, on_gpu, pad, sample
 
 PARTS = Path(__file__).with_name("mixed_parts.py")
+PLANS = Path(__file__).with_name("plan_parts.py")
 MIXED = attention.implementations["triton:mixed"]
 STEP = [
     (1, 1100),
@@ -52,13 +54,14 @@ def pad_step(given, requests, rows, columns=2):
 @pytest.mark.parametrize(
     ("sinks", "splits"),
     [
-        pytest.param(SINKS, ("1:2048", "4:256", "3:128"), id="sinks"),
-        pytest.param(SINKS, ("1:2048", "8:64", "2:1024"), id="sinks, other splits", marks=pytest.mark.slow),
-        pytest.param(None, ("1:2048", "4:256", "8:64", "3:128", "2:1024"), id="no sinks", marks=pytest.mark.slow),
+        pytest.param(SINKS, ("1:2048", "24:256", "9:128"), id="sinks"),
+        pytest.param(SINKS, ("99:64", "40:64", "3:1024"), id="sinks, other splits", marks=pytest.mark.slow),
+        pytest.param(None, ("99:2048", "99:256", "40:64", "9:128"), id="no sinks", marks=pytest.mark.slow),
     ],
 )
 def test_any_splits_agree_in_a_padded_step(sinks, splits, run_interpreted):
-    """Also: whoever is not split has the bits of one split, and pages after the last are not read."""
+    """Also with few slots. Who is not split has the bits of one split; pages after the last
+    are not read."""
     given = sample("", STEP, page_size=64, dtype=torch.float32, sinks=sinks)
     run_interpreted(PARTS, *splits, samples=[pad_step(given, 9, 7)])
 
@@ -68,7 +71,7 @@ def test_splits_of_other_heads_pages_and_scales_agree(run_interpreted):
     chunk = [(3, 500), (17, 333), (1, 70)]
     run_interpreted(
         PARTS,
-        "4:128",
+        "40:128",
         samples=[
             pad_step(sample("two kv heads", chunk, heads=8, kv_heads=2, **options), 1, 0, 0),
             pad_step(sample("scales", chunk, scales=(0.7, 3.0), **options), 0, 3),
@@ -91,19 +94,51 @@ def test_padded_steps_equal_the_reference_in_bf16_and_on_fp8_pages(interpret):
     assert len(taken) == 4
 
 
-def test_splits_follow_from_the_room_and_lengths_only_on_the_device():
+def test_parts_take_the_same_memory_in_every_step_and_contexts_change_no_kernel():
+    """A step of 2048 tokens beside long contexts has as many slots as one of 16."""
     step = replace(REAL, num_queries=1024, num_requests=255, longest=16384)
-    assert cut_mixed(step) == MixedTiles(Tiles(16, 8, 64, splits=4), MOST_SPLIT_KEYS)
-    assert cut_mixed(replace(step, num_queries=2048)).base.splits == 2  # parts of many rows are large
-    assert cut_mixed(replace(step, num_queries=512)).base.splits == 8
-    alone = cut_mixed(replace(step, num_queries=16, num_requests=1))
-    assert alone == MixedTiles(Tiles(16, 8, 64, splits=32), 512)
-    assert (
-        cut_mixed(replace(alone_shapes := replace(REAL, num_queries=1, num_requests=1), longest=64)).base.splits
-        == 1
-    )
-    assert cut_mixed(replace(alone_shapes, longest=256)) == MixedTiles(Tiles(16, 8, 64, splits=2), 128)
-    assert cut_whole(replace(alone_shapes, num_queries=64)).splits == 1
+    cuts = [
+        cut_mixed(replace(step, num_queries=queries, num_requests=requests, longest=longest))
+        for queries in (16, 192, 2048, 8192)
+        for requests in (1, 255)
+        for longest in (4096, 131072)
+    ]
+    assert {(cut.base, cut.least_keys, cut.most_keys) for cut in cuts} == {(Tiles(16, 8, 64), 128, MOST_SPLIT_KEYS)}
+    slot_bytes = 4 * 8 * 128 * 64
+    assert {cut.slots * slot_bytes for cut in cuts if cut.slots != 32} == {MOST_PART_BYTES}
+    assert {cut.wanted for cut in cuts} == {2 * 132 // 8}
+
+
+def test_short_contexts_have_no_slots_and_few_tiles_few():
+    alone = replace(REAL, num_queries=1, num_requests=1)
+    assert cut_mixed(replace(alone, longest=128)).slots == 0
+    assert cut_mixed(replace(alone, longest=256)).slots == 2
+    assert cut_mixed(replace(alone, longest=131072)).slots == 256
+    assert cut_whole(replace(alone, num_queries=64)).splits == 1
+
+
+@pytest.mark.parametrize(
+    ("lens", "tokens", "splits"),
+    [
+        ([(1, 131072), (2047, 2047)], 2048, [64, 1]),
+        ([(1, 8000)] * 7 + [(2041, 2041)], 2048, [4] * 7 + [1]),
+        ([(1, 1500)] * 31 + [(2017, 2017)], 2048, [1] * 32),
+        ([(1, 8000)] * 7 + [(57, 57)], 64, [5] * 7 + [1]),
+        ([(1, 131072)] * 16, 2048, [8] * 16),
+    ],
+)
+def test_long_contexts_are_split_beside_large_prompts_too(lens, tokens, splits):
+    queries = [count for count, _ in lens] + [0] * (255 - len(lens))
+    starts = [sum(queries[:request]) for request in range(256)]
+    held = [held for _, held in lens] + [0] * (255 - len(lens))
+    cut = cut_mixed(replace(REAL, num_queries=tokens, num_requests=255, longest=131072))
+    assert list_splits(starts, held, cut)[: len(lens)] == splits
+
+
+@pytest.mark.parametrize("number", ["4", pytest.param("100", marks=pytest.mark.slow)])
+def test_random_lengths_are_planned_by_the_rule_within_the_slots(number, run_interpreted):
+    """Every tile of every request has all of its splits once, their slots are apart, and padding is covered."""
+    run_interpreted(PLANS, number, samples=[sample("", [(1, 1)], page_size=16)])
 
 
 def test_mixed_runs_only_if_it_is_named():
@@ -119,8 +154,9 @@ def test_compiled_code_uses_matrix_instructions_without_spills(target):
     for variant in ("triton:mixed step", "triton:mixed step, fp8-pages"):
         proof = prove_code("attention", codes[variant], target)
         assert proof.verdict == "bf16" and proof.spills == 0 and proof.fits
-    merge = prove_code("attention", codes["triton:mixed merge"], target)
-    assert merge.spills == 0 and merge.fits
+    for variant in ("triton:mixed plan", "triton:mixed merge"):
+        proof = prove_code("attention", codes[variant], target)
+        assert proof.spills == 0 and proof.fits
 
 
 def test_kernels_are_proven_as_they_are_launched(monkeypatch):
@@ -134,7 +170,8 @@ def test_kernels_are_proven_as_they_are_launched(monkeypatch):
     operands = replace(operands, q=operands.q.contiguous())
     attend_mixed(operands, cut_mixed(replace(REAL, num_queries=1024, num_requests=255)))
     codes = {code.variant: code for code in attention.make_device_code((9, 0))}
-    for code in (codes["triton:mixed step"], codes["triton:mixed merge"]):
+    for name in ("plan", "step", "merge"):
+        code = codes[f"triton:mixed {name}"]
         options = {"num_stages": 3} | launched[code.kernel_name]  # Triton's default
         assert options == code.constants | {"num_warps": code.num_warps, "num_stages": code.num_stages}
 

@@ -10,28 +10,33 @@ from dataclasses import dataclass, replace
 
 from firesteel.kernels.ops.attention_tiles import (
     LEAST_KEYS,
-    MAX_SPLITS,
     MOST_PART_BYTES,
     PROGRAMS_PER_SM,
     Shapes,
     Tiles,
     cut_prefill,
 )
-from firesteel.kernels.tiles.launch import power_of_two
 
-MOST_SPLIT_KEYS = 2048  # of one program, if splits are left: a long request must not outlast the prompt beside it
-SPLIT_QUERIES = 128  # a request with more has at least 8 tiles per kv head; bounds the parts that are written
+MOST_SPLIT_KEYS = 2048  # of one program, if slots are left: a long request must not outlast the prompt beside it
+SPLIT_QUERIES = 128  # a request with more has at least 8 tiles per kv head, and is not split
 
 
 @dataclass(frozen=True, slots=True)
 class MixedTiles:
-    """Tiles of `base`; `split_keys` is the least number of keys for each of several splits."""
+    """Tiles of `base`; the tiles of requests that are split share `slots` for their parts."""
 
     base: Tiles
-    split_keys: int
+    slots: int  # one for each split of a tile
+    wanted: int  # programs per kv head that the keys of all tiles are divided among
+    least_keys: int = LEAST_KEYS  # of a split
+    most_keys: int = MOST_SPLIT_KEYS  # of a split, if there are slots enough
 
     def __str__(self) -> str:
-        return f"{self.base} of {self.split_keys}"
+        return str(self.base)
+
+    def count_work(self, shapes: Shapes) -> int:
+        """Returns the number of programs per kv head: tiles of any lengths, of the padding, and splits."""
+        return self.base.count(replace(shapes, num_requests=shapes.num_requests + 1)) + self.slots
 
 
 def cut_whole(shapes: Shapes) -> Tiles:
@@ -40,11 +45,9 @@ def cut_whole(shapes: Shapes) -> Tiles:
 
 
 def cut_mixed(shapes: Shapes) -> MixedTiles:
-    """Cuts tiles as for prompts; splits are as small as it takes to give each SM two programs."""
-    plain = cut_whole(shapes)
-    programs = shapes.kv_heads * plain.count(shapes)
-    even = power_of_two(-(-shapes.longest * programs // (PROGRAMS_PER_SM * shapes.num_sms)))
-    split_keys = max(min(even, MOST_SPLIT_KEYS), LEAST_KEYS)
-    room = MOST_PART_BYTES // (4 * shapes.num_queries * shapes.heads * shapes.dim)
-    splits = max(min(-(-shapes.longest // split_keys), MAX_SPLITS, room), 1)
-    return MixedTiles(replace(plain, splits=power_of_two(splits + 1) // 2), split_keys)
+    """Cuts tiles as for prompts; there are slots for parts of MOST_PART_BYTES, unless all keys fit fewer."""
+    base = cut_whole(shapes)
+    slot_bytes = 4 * shapes.kv_heads * base.queries * base.head_rows * shapes.dim
+    most_splits = -(-shapes.longest // LEAST_KEYS)
+    slots = min(MOST_PART_BYTES // slot_bytes, base.count(shapes) * most_splits) if most_splits > 1 else 0
+    return MixedTiles(base, slots, wanted=max(PROGRAMS_PER_SM * shapes.num_sms // shapes.kv_heads, 1))

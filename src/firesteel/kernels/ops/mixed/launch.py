@@ -8,13 +8,15 @@ from torch import Tensor
 from firesteel.kernels.ops.attention_operands import AttentionOperands
 from firesteel.kernels.ops.attention_tiles import find_tiles, list_factors, list_inputs
 from firesteel.kernels.ops.mixed.cut import SPLIT_QUERIES, MixedTiles, cut_mixed
-from firesteel.kernels.tiles.launch import launch_kernel
+from firesteel.kernels.tiles.launch import divide_up, launch_kernel
 
+PLAN_WARPS = 4
 MERGE_WARPS = 8
+WORK_ROWS = 5
 
 
 def attend_mixed(operands: AttentionOperands, cut: MixedTiles | None = None) -> Tensor:
-    """Launches a kernel without a window, and one that merges if any request may be split."""
+    """Launches a plan, a kernel without a window, and one that merges if any request may be split."""
     from firesteel.kernels.triton import attention_mixed as device
 
     q, k_pages = operands.q, operands.k_pages
@@ -24,16 +26,20 @@ def attend_mixed(operands: AttentionOperands, cut: MixedTiles | None = None) -> 
     shapes, found = find_tiles(cut_mixed, operands)
     cut = cut or found
     tiles = cut.base
-    num_tiles, splits = tiles.count(shapes), tiles.splits
-    parts = torch.empty(*q.shape[:2], splits, shapes.dim, dtype=torch.float32, device=q.device)
-    logs = torch.empty(parts.shape[:3], dtype=torch.float32, device=q.device)
+    rows = (cut.slots, shapes.kv_heads, tiles.queries * tiles.head_rows)
+    parts = torch.empty(*rows, shapes.dim, dtype=torch.float32, device=q.device)
+    logs = torch.empty(rows, dtype=torch.float32, device=q.device)
+    work = plan_work(operands, cut, cut.count_work(shapes))
+    num_work = work.shape[1]
     constants = make_constants(cut, q.shape[1] // shapes.kv_heads, shapes.dim)
     launch_kernel(
         device.attend_mixed,
-        (shapes.kv_heads, num_tiles, splits),
+        (shapes.kv_heads, num_work),
         y,
         parts,
         logs,
+        work,
+        num_work,
         *list_inputs(operands),
         *list_factors(operands),
         **constants,
@@ -42,17 +48,17 @@ def attend_mixed(operands: AttentionOperands, cut: MixedTiles | None = None) -> 
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )
-    if splits > 1:
+    if cut.slots:
         launch_kernel(
             device.merge_tiles,
-            (shapes.kv_heads, num_tiles),
+            (shapes.kv_heads, num_work),
             y,
             parts,
             logs,
+            work,
+            num_work,
             operands.query_starts,
-            operands.kv_lens,
             operands.sinks,
-            shapes.num_requests,
             operands.value_scale,
             **constants,
             tile=cut,
@@ -61,17 +67,38 @@ def attend_mixed(operands: AttentionOperands, cut: MixedTiles | None = None) -> 
     return y
 
 
+def plan_work(operands: AttentionOperands, cut: MixedTiles, num_work: int) -> Tensor:
+    """Returns what each of `num_work` programs per kv head computes, as `plan_tiles` describes it."""
+    from firesteel.kernels.triton.attention_plan import PLANNED, plan_tiles
+
+    lens = operands.kv_lens
+    work = torch.empty(WORK_ROWS, num_work, dtype=torch.int32, device=lens.device)
+    launch_kernel(
+        plan_tiles,
+        (divide_up(num_work, PLANNED.value),),
+        work,
+        operands.query_starts,
+        lens,
+        len(lens),
+        num_work,
+        cut.wanted,
+        cut.slots,
+        cut.least_keys,
+        cut.most_keys,
+        **make_plan_constants(cut),
+        tile=cut,
+        num_warps=PLAN_WARPS,
+    )
+    return work
+
+
+def make_plan_constants(cut: MixedTiles) -> dict[str, int]:
+    return {"SPLIT_QUERIES": SPLIT_QUERIES, "TILE_QUERIES": cut.base.queries}
+
+
 def make_constants(cut: MixedTiles, heads: int, dim: int) -> dict[str, int]:
-    """Returns the constants that both kernels have."""
-    return {
-        "HEADS": heads,
-        "HEAD_ROWS": cut.base.head_rows,
-        "D": dim,
-        "SPLITS": cut.base.splits,
-        "SPLIT_KEYS": cut.split_keys,
-        "SPLIT_QUERIES": SPLIT_QUERIES,
-        "TILE_QUERIES": cut.base.queries,
-    }
+    """Returns the constants of the kernels that compute and that merge."""
+    return {"HEADS": heads, "HEAD_ROWS": cut.base.head_rows, "D": dim, "TILE_QUERIES": cut.base.queries}
 
 
 def make_page_constants(cut: MixedTiles, q: Tensor, k_pages: Tensor) -> dict[str, int]:
