@@ -14,9 +14,8 @@ from firesteel.kernels.wgmma import e4m3
 from firesteel.kernels.wgmma.bf16 import MOST_PAIRS
 from firesteel.model.spec import ModelSpec
 
-BOUNDED = (
-    "cuda:"  # begins the names of moe_matmul's implementations that number pairs in 16 bits, or take few tokens
-)
+# Begins the names of moe_matmul's implementations that number pairs in 16 bits, or take few tokens.
+BOUNDED = "cuda:"
 FP8_NAME = e4m3.NAMES[1]  # of the only implementation that takes FP8 activations, beside the reference
 
 
