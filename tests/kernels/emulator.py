@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import math
 import shutil
+import struct
 import subprocess
 import tempfile
 from contextlib import contextmanager
@@ -110,10 +111,15 @@ def _compile(folder, files, options):
     (folder / "made.so").rename(folder / "kernel.so")
 
 
-def _slot(value):
+def _bits(value):
     if value is None or isinstance(value, torch.Tensor):
-        return ctypes.c_uint64(0 if value is None else value.data_ptr())
-    return ctypes.c_double(value) if isinstance(value, float) else ctypes.c_int64(value)
+        return 0 if value is None else value.data_ptr()
+    return struct.unpack("=Q", struct.pack("=d", value))[0] if isinstance(value, float) else value % (1 << 64)
+
+
+def pack_slots(args):
+    """Returns the arguments as an array of 8 bytes each, as launch.hpp reads them."""
+    return (ctypes.c_uint64 * len(args))(*map(_bits, args))
 
 
 def _poison(tensors):
@@ -140,9 +146,7 @@ def emulated_prepare(kernel, *, grid, args, dependent=False, cluster=(), tile=""
     path = _find(kernel)
     library = _load(path)
     assert library.num_parameters() == len(args), f"{kernel.name} has {library.num_parameters()} parameters"
-    slots = (ctypes.c_uint64 * len(args))()
-    for number, value in enumerate(args):
-        ctypes.memmove(ctypes.addressof(slots) + 8 * number, ctypes.addressof(_slot(value)), 8)
+    slots = pack_slots(args)
     sizes = (ctypes.c_uint32 * 3)(*(*grid, 1, 1)[:3])
 
     def launch():
