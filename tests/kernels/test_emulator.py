@@ -1,4 +1,4 @@
-"""The emulator gives kernels the arguments that it was given."""
+"""The emulator gives kernels the arguments that it was given, and knows the memory of tensors among them."""
 
 import ctypes
 import struct
@@ -41,3 +41,12 @@ def test_arguments_stay_as_they_are_while_another_thread_runs(emulator):
     args, end = tuple(range(9)), time.monotonic() + SECONDS
     while time.monotonic() < end:
         assert list(emulator.pack_slots(args)) == list(args)
+
+
+def test_memory_of_tensors_is_joined_where_it_overlaps(emulator):
+    x = torch.zeros(100, 10)
+    column, rows, last, first = x[:, 3], x[20:30].T, x[90:, 5:], x[0, :3]
+    areas, area_of = emulator.find_areas((None, last, column, 7, rows, first, torch.zeros(0), x[:0]))
+    found = [((area.begin - x.data_ptr()) // 4, area.num_bytes // 4, area.argument) for area in areas]
+    assert found == [(0, 3, 5), (3, 997, 2)]
+    assert list(area_of) == [-1, 1, 1, -1, 1, 0, -1, -1]
