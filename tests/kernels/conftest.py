@@ -1,7 +1,5 @@
 """Fixtures that compare ops with their references in Triton's interpreter and on an emulated GPU."""
 
-import ctypes
-import mmap
 import os
 import shutil
 from dataclasses import replace
@@ -130,21 +128,6 @@ def hold_early(use_machine, emulator):
             assert_close(actual=actual, expected=expected, tolerance=op.tolerance)
 
     return hold
-
-
-@pytest.fixture
-def before_a_wall():
-    """before_a_wall(n) returns n bytes at the end of mapped memory: reading past them raises SIGSEGV."""
-    held = []
-
-    def make(num_bytes):
-        whole = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        held.append(mmap.mmap(-1, whole + mmap.PAGESIZE))
-        begin = ctypes.addressof(ctypes.c_char.from_buffer(held[-1]))
-        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(begin + whole), mmap.PAGESIZE, 0) == 0
-        return torch.frombuffer(held[-1], dtype=torch.uint8, count=num_bytes, offset=whole - num_bytes)
-
-    return make
 
 
 @pytest.fixture(scope="session")

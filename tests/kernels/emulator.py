@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import math
 import shutil
+import struct
 import subprocess
 import tempfile
 from contextlib import contextmanager
@@ -44,6 +45,10 @@ _loaded = {}
 
 class EmulationError(AssertionError):
     """A kernel hung, or did something that a GPU does not allow."""
+
+
+class _Area(ctypes.Structure):
+    _fields_ = (("begin", ctypes.c_void_p), ("num_bytes", ctypes.c_uint64), ("argument", ctypes.c_uint32))
 
 
 class _Late(ctypes.Structure):
@@ -110,10 +115,35 @@ def _compile(folder, files, options):
     (folder / "made.so").rename(folder / "kernel.so")
 
 
-def _slot(value):
+def _bits(value):
     if value is None or isinstance(value, torch.Tensor):
-        return ctypes.c_uint64(0 if value is None else value.data_ptr())
-    return ctypes.c_double(value) if isinstance(value, float) else ctypes.c_int64(value)
+        return 0 if value is None else value.data_ptr()
+    return struct.unpack("=Q", struct.pack("=d", value))[0] if isinstance(value, float) else value % (1 << 64)
+
+
+def pack_slots(args):
+    """Returns the arguments as an array of 8 bytes each, as launch.hpp reads them."""
+    return (ctypes.c_uint64 * len(args))(*map(_bits, args))
+
+
+def find_areas(args):
+    """Returns the memory of tensors among the arguments, joined where it overlaps, and the area of each or -1."""
+    areas, area_of = [], [-1] * len(args)
+    tensors = [(arg, number) for number, arg in enumerate(args) if torch.is_tensor(arg) and arg.numel()]
+    for begin, num_bytes, number in sorted((arg.data_ptr(), _count_bytes(arg), number) for arg, number in tensors):
+        end = areas[-1].begin + areas[-1].num_bytes if areas else 0
+        if begin < end:
+            areas[-1].num_bytes += max(0, begin + num_bytes - end)
+        else:
+            areas.append(_Area(begin, num_bytes, number))
+        area_of[number] = len(areas) - 1
+    return (_Area * len(areas))(*areas), (ctypes.c_int32 * len(args))(*area_of)
+
+
+def _count_bytes(tensor):
+    """Returns the bytes from the tensor's first value to its last one."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor.itemsize * (1 + sum((size - 1) * stride for size, stride in steps))
 
 
 def _poison(tensors):
@@ -140,16 +170,14 @@ def emulated_prepare(kernel, *, grid, args, dependent=False, cluster=(), tile=""
     path = _find(kernel)
     library = _load(path)
     assert library.num_parameters() == len(args), f"{kernel.name} has {library.num_parameters()} parameters"
-    slots = (ctypes.c_uint64 * len(args))()
-    for number, value in enumerate(args):
-        ctypes.memmove(ctypes.addressof(slots) + 8 * number, ctypes.addressof(_slot(value)), 8)
+    slots, (areas, area_of) = pack_slots(args), find_areas(args)
     sizes = (ctypes.c_uint32 * 3)(*(*grid, 1, 1)[:3])
 
     def launch():
         kept, late = _poison(list(_late) if dependent else [])
         patience = ctypes.c_double(PATIENCE_S)
-        shape = (sizes, kernel.threads, math.prod(cluster))
-        why = library.launch(*shape, slots, next(_seeds), patience, late, len(kept))
+        given = (sizes, kernel.threads, math.prod(cluster), slots, area_of, areas, len(areas))
+        why = library.launch(*given, next(_seeds), patience, late, len(kept))
         if why:
             _loaded.pop(path, None)
             raise EmulationError(f"{kernel.name}: {why.decode()}")

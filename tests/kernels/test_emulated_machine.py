@@ -1,5 +1,10 @@
 """The emulated GPU detects faults: those planted in a small kernel, and missing waits of a decode kernel."""
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -10,6 +15,7 @@ from firesteel.kernels.proof.verify import check
 from firesteel.kernels.stream.plan import Machine
 from firesteel.kernels.stream.shapes import Draw
 
+ROOT = Path(__file__).parents[2]
 SHARED_BYTES, COUNT = 256, 512
 THREE = Machine(3, 232_448)
 FAULTS = (
@@ -25,6 +31,11 @@ FAULTS = (
     "reads a finished peer",
     "reads unwritten",
     "copies early",
+    "reads past the end",
+    "writes before the begin",
+    "writes next to the end",
+    "copies past the end",
+    "reads anywhere",
 )
 
 
@@ -34,10 +45,10 @@ def launch(emulator, monkeypatch):
     source = CudaSource("planted.cu", defines={"SHARED_BYTES": SHARED_BYTES}, folder=emulator.FOLDER)
     kernel = source.kernel("planted", threads=64, shared_bytes=SHARED_BYTES)
 
-    def run(fault, cluster=(), late=False, patience_s=emulator.PATIENCE_S):
+    def run(fault, cluster=(), late=False, patience_s=emulator.PATIENCE_S, in_place=False):
         monkeypatch.setattr(emulator, "PATIENCE_S", patience_s)
         x, y = torch.arange(2.0 * COUNT), torch.zeros(2 * COUNT)
-        args = (y, x, torch.zeros(1, dtype=torch.int64), FAULTS.index(fault))
+        args = (x if in_place else y, x, torch.zeros(1, dtype=torch.int64), FAULTS.index(fault))
         prepared = emulator.emulated_prepare(kernel, grid=(2,), args=args, dependent=late, cluster=cluster)
         with emulator.coming_late(x):
             prepared()
@@ -98,6 +109,50 @@ def test_operations_that_a_gpu_forbids_are_reported(fault, why, tries, launch, e
     with pytest.raises(emulator.EmulationError, match=why):
         for _ in range(tries):
             launch(fault, cluster=(2,))
+
+
+OUTSIDE = [
+    ("reads past the end", "CTA 1, thread 63 reads or writes 8 bytes past the end of argument 1"),
+    ("writes before the begin", "CTA 0, thread 5 reads or writes 8 bytes before argument 0"),
+    ("writes next to the end", "wrote past the end of argument 2"),
+    ("copies past the end", "CTA 1, thread 0 reads or writes 63 bytes past the end of argument 1"),
+    ("reads anywhere", "CTA 1, thread 63 reads or writes at 0x10"),
+]
+
+
+@pytest.mark.parametrize(("fault", "why"), OUTSIDE, ids=[fault for fault, _ in OUTSIDE])
+def test_accesses_outside_of_tensors_are_reported(fault, why, launch, emulator):
+    """Later launches are as before."""
+    for _ in range(2):
+        with pytest.raises(emulator.EmulationError, match=f"planted: {why}$"):
+            launch(fault)
+        x, y = launch("none")
+        assert torch.equal(y, 2 * x)
+
+
+def test_tensors_that_overlap_are_one_memory_in_a_launch(launch):
+    x, _ = launch("none", in_place=True)
+    assert torch.equal(x, 2 * torch.arange(2.0 * COUNT))
+
+
+FAULT_ELSEWHERE = """
+import ctypes, threading
+import torch
+from firesteel.kernels.cuda.source import CudaSource
+from tests.kernels import emulator
+source = CudaSource("planted.cu", defines={"SHARED_BYTES": 256}, folder=emulator.FOLDER)
+args = (torch.zeros(1024), torch.zeros(1024), torch.zeros(1, dtype=torch.int64), 4)  # spins
+launch = emulator.emulated_prepare(source.kernel("planted", threads=64, shared_bytes=256), grid=(2,), args=args)
+threading.Timer(1, ctypes.string_at, (0,)).start()
+launch()
+"""
+
+
+@pytest.mark.slow
+def test_faults_of_other_threads_end_the_process_as_ever():
+    command = [sys.executable, "-X", "faulthandler", "-c", FAULT_ELSEWHERE]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=50)
+    assert ended.returncode == -signal.SIGSEGV and "string_at" in ended.stderr
 
 
 def test_wrong_number_of_arguments_is_refused(emulator):

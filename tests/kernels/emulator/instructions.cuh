@@ -89,24 +89,26 @@ DEVICE void barrier_wait(u64 *bar, u32 parity) {
     machine::random_delay();
     machine::wait_until([=] { return machine::is_past((uint64_t *)bar, parity); });
 }
+// Faults in the thread that issues a copy, not when the copy completes.
+DEVICE void must_be_readable(const void *from, u32 bytes) {
+    volatile u8 first = *(const u8 *)from, last = ((const u8 *)from)[bytes - 1];
+    (void)first, (void)last;
+}
 DEVICE void copy_bulk(void *to, const void *from, u32 bytes, u64 *bar) {
     if ((u64)to % 16 || (u64)from % 16 || bytes % 16 || !bytes) machine::fail("a copy is not of whole 16 bytes");
-    memset(to, 0xFF, bytes);
+    must_be_readable(from, bytes), memset(to, 0xFF, bytes);
     machine::here->copies.push_back({to, from, bytes, (uint64_t *)bar});
 }
 DEVICE void copy_sixteen(void *to, const void *from) {
     if ((u64)to % 16 || (u64)from % 16) machine::fail("a copy is not of aligned 16 bytes");
-    memset(to, 0xFF, 16);
+    must_be_readable(from, 16), memset(to, 0xFF, 16);
     machine::here->now->copies.push_back({to, from, 16, nullptr});
 }
 DEVICE void barrier_arrive_after_copies(u64 *bar) {
     machine::here->batches.push_back({std::move(machine::here->now->copies), (uint64_t *)bar});
     machine::here->now->copies.clear();
 }
-DEVICE void prefetch_bulk(const void *from, u32 bytes) {
-    volatile u8 first = *(const u8 *)from, last = ((const u8 *)from)[bytes - 1];  // both must be readable
-    (void)first, (void)last;
-}
+DEVICE void prefetch_bulk(const void *from, u32 bytes) { must_be_readable(from, bytes); }
 DEVICE void barrier_publish() {}
 DEVICE void named_barrier_arrive(int id, int threads) {
     machine::sync_named(machine::here->named[id], threads, false);

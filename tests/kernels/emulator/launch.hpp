@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "schedule.hpp"
+#include "guard.hpp"
 
 #ifndef SHARED_BYTES
 #define SHARED_BYTES 0
@@ -44,15 +44,20 @@ inline int poison_memory(dl_phdr_info *library, size_t, void *) {
 }
 inline void *go(void *which) {
     Cta &cta = *(Cta *)which;
+    char signal_stack[SIGNAL_STACK_BYTES];
+    stack_t of_signals = {signal_stack, 0, sizeof signal_stack}, none = {nullptr, SS_DISABLE, 0};
+    sigaltstack(&of_signals, nullptr);
     shared[0] = 0;  // allocates this thread's copy
     dl_iterate_phdr(poison_memory, nullptr);
     memset(shared + SHARED_BYTES, UNTOUCHED, UNTOUCHED_BYTES);
     prepare(cta, shared, seed);
     pthread_barrier_wait(&ready);  // no CTA may write to a peer whose memory is not ready
-    run(cta);
+    cta.thread = pthread_self();
+    if (!sigsetjmp(cta.escape, 1)) run(cta);
     __atomic_store_n(&cta.is_over, 1, __ATOMIC_RELEASE);
     pthread_barrier_wait(&over);
     check_end(cta, shared + SHARED_BYTES);
+    sigaltstack(&none, nullptr);
     return nullptr;
 }
 inline void run_all(std::vector<Cta> &ctas) {
@@ -68,15 +73,19 @@ inline void run_all(std::vector<Cta> &ctas) {
 }
 }  // namespace machine
 
-// Returns what went wrong, or an empty string. `late` inputs become valid only when the prior grid has ended, which is
-// as late as possible if the seed is odd.
+// Returns what went wrong, or an empty string. `area_of` has the area of each tensor in `slots`, and -1 for other
+// slots. `late` inputs become valid only when the prior grid has ended, which is as late as possible if the seed is
+// odd.
 extern "C" const char *launch(const unsigned *grid, unsigned threads, unsigned cluster, const uint64_t *slots,
-                              unsigned seed, double seconds, const machine::LateInput *late, unsigned num_late) {
+                              const int *area_of, const machine::Area *areas, unsigned num_areas, unsigned seed,
+                              double seconds, const machine::LateInput *late, unsigned num_late) {
     using namespace machine;
     grid_size = {grid[0], grid[1], grid[2]}, cta_size = {threads, 1, 1};
     has_failed = 0, why[0] = 0, prior_grid_state = num_late ? RUNNING : ENDED;
-    machine::seed = seed, machine::late = late, machine::num_late = num_late;
-    prior_grid_ends_late = seed % 2, num_running = grid[0] * grid[1] * grid[2];
+    machine::seed = seed, prior_grid_ends_late = seed % 2, num_running = grid[0] * grid[1] * grid[2];
+    std::vector<uint64_t> guarded_slots = guard_tensors(slots, area_of, num_parameters(), areas, num_areas);
+    late_inputs.assign(late, late + num_late);
+    for (LateInput &input : late_inputs) input.to = find_copy((char *)input.to);
     deadline = seconds_now() + seconds;
     unsigned count = grid[0] * grid[1] * grid[2];
     std::vector<Cta> ctas(count);
@@ -85,8 +94,11 @@ extern "C" const char *launch(const unsigned *grid, unsigned threads, unsigned c
         ctas[i].number = i, ctas[i].rank = i % cluster, ctas[i].cluster = &clusters[i / cluster];
         for (unsigned j = 0; j < cluster; j++) ctas[i].peers.push_back(&ctas[i / cluster * cluster + j]);
     }
-    arguments = slots, body = [](const uint64_t *slots) { call(KERNEL, slots); };
+    arguments = guarded_slots.data(), body = [](const uint64_t *slots) { call(KERNEL, slots); };
+    catch_faults(ctas);
     run_all(ctas);
+    stop_catching_faults();
     if (!prior_grid_ended()) fail("ended before the prior grid did");
+    free_guarded_tensors();
     return why;
 }

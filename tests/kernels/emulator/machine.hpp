@@ -9,6 +9,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
+#include <setjmp.h>
 #include <stdlib.h>
 #include <time.h>
 #include <vector>
@@ -98,6 +99,8 @@ struct Cta {
     Fiber *now = nullptr;
     Random random;
     int is_over = 0;
+    pthread_t thread;
+    sigjmp_buf escape;  // where a fault leads
 };
 inline thread_local Cta *here;
 

@@ -13,7 +13,12 @@ enum Fault {
     WAITS_FOR_NOTHING,
     READS_WHO_LEFT,
     READS_UNWRITTEN,
-    COPIES_EARLY
+    COPIES_EARLY,
+    READS_PAST_THE_END,
+    WRITES_BEFORE_THE_BEGIN,
+    WRITES_NEXT_TO_THE_END,
+    COPIES_PAST_THE_END,
+    READS_ANYWHERE
 };
 constexpr int PIECE = 32, PIECES = 16, COUNT = PIECE * PIECES, STAGES = 2;
 extern __shared__ __align__(128) char shared[];
@@ -42,8 +47,8 @@ extern "C" __global__ void planted(float *y, const float *x, u64 *counter, int f
             __syncwarp();  // otherwise a lane could miss two phases of the barrier
             if (lane == 0) {
                 barrier_expect(full + stage, 4 * PIECE);
-                copy_bulk(ring + stage * PIECE, x + number * PIECE + (fault == COPIES_CROOKED), 4 * PIECE,
-                          full + stage);
+                int wrong = fault == COPIES_CROOKED ? 1 : fault == COPIES_PAST_THE_END ? PIECE / 2 : 0;
+                copy_bulk(ring + stage * PIECE, x + number * PIECE + wrong, 4 * PIECE, full + stage);
             }
         }
     } else if (fault != LEAVES_COPIES) {
@@ -56,6 +61,11 @@ extern "C" __global__ void planted(float *y, const float *x, u64 *counter, int f
             if (lane == 0) barrier_arrive(free + stage);
         }
     }
+    bool is_last = blockIdx.x == 1 && threadIdx.x == 63;
+    if (fault == READS_PAST_THE_END && is_last) y[0] = x[COUNT + 2];
+    if (fault == WRITES_BEFORE_THE_BEGIN && threadIdx.x == 5) y[-2] = 1;
+    if (fault == WRITES_NEXT_TO_THE_END && is_last) counter[1] = 1;
+    if (fault == READS_ANYWHERE && is_last) y[0] = *(const float *)0x10;
     if (fault < NONE) unwritten = 1;
     if (fault == READS_UNWRITTEN) y[0] = unwritten;
     if (fault == READS_WHO_LEFT && blockIdx.x == 1)

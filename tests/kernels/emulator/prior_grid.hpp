@@ -14,15 +14,14 @@ enum { RUNNING, ENDING, ENDED };
 inline int prior_grid_state;
 inline bool prior_grid_ends_late;
 inline unsigned num_running;  // CTAs that have not yet stalled for the first time
-inline const LateInput *late;
-inline unsigned num_late;
+inline std::vector<LateInput> late_inputs;
 
 inline bool prior_grid_ended() { return __atomic_load_n(&prior_grid_state, __ATOMIC_ACQUIRE) == ENDED; }
 inline void end_prior_grid() {
     int before = RUNNING;
     if (!__atomic_compare_exchange_n(&prior_grid_state, &before, ENDING, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return;
-    for (unsigned i = 0; i < num_late; i++) memcpy(late[i].to, late[i].from, late[i].bytes);
+    for (const LateInput &input : late_inputs) memcpy(input.to, input.from, input.bytes);
     __atomic_store_n(&prior_grid_state, ENDED, __ATOMIC_RELEASE);
 }
 // Called once by every CTA: when none of its threads can run for the first time, or at its end.

@@ -43,8 +43,8 @@ inline bool run_warp(Cta &cta, unsigned warp, unsigned &done) {
     }
     return moved;
 }
-inline bool is_untouched(const char *from, int bytes) {
-    for (int i = 0; i < bytes; i++)
+inline bool is_untouched(const char *from, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++)
         if (from[i] != UNTOUCHED) return false;
     return true;
 }
