@@ -184,6 +184,23 @@ def test_log_probabilities_of_a_prompt_wait_for_no_later_step(llm):
         assert len(engine.in_flight.launched) == 1 and gpu.current.launched, "the decoding step has not run"
 
 
+def test_pieces_of_a_prompt_are_two_steps_ahead_at_most_and_teach_no_durations(llm):
+    """All pieces were launched at once, so that a request that arrived waited, and launches passed for steps."""
+    with late_cuda() as gpu:
+        engine, learnt = make(open_late(gpu, llm), max_num_batched_tokens=16), []
+        engine.cost.add = lambda num_tokens, ms: learnt.append(num_tokens)
+        engine.submit(requests_of()[3])
+        waiting = []
+        while not engine.step():
+            waiting.append(sum(work.__name__ == "_run" for work in gpu.current.launched if callable(work)))
+        assert waiting == [1, 1, 1] and learnt == []
+        while engine.has_work:
+            engine.step()
+        engine.submit(requests_of()[1])
+        engine.step()
+        assert learnt == [len(PROMPTS[1])]
+
+
 def plant_reused_staging(patch):
     """Copies every batch to the GPU from the same pinned memory."""
     staging = torch.empty(1 << 14, dtype=torch.int64, pin_memory=True)

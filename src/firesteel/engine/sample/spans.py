@@ -49,6 +49,11 @@ class PendingSpans:
             drawn=None if sampled is None else sampled.fetch(),
         )
 
+    @property
+    def waits(self) -> bool:
+        """True if `read` waits: nothing is read of a piece of a prompt that is neither the last one nor scored."""
+        return self.drawn is not None or any(scored is not None for scored in self.scored)
+
     def read(self) -> list[SpanResult]:
         """Returns a result per span; waits for this plan, not for steps launched after it."""
         drawn = iter(self.drawn.read() if self.drawn is not None else ())
