@@ -27,6 +27,7 @@ NEVER = 1 << 40  # in new integers: no index, length or address is as large
 MANY = 1 << 16
 CHANCE = 0.1  # that some launches run by themselves when something is launched
 WAITING = {aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal, aten.is_nonzero, aten._unique2}
+COPIES_NUMBERS = {aten.where, aten.index_put, aten.index_put_}  # of the host; other ops take them as arguments
 VIEWS_IN_FACT = {aten._unsafe_view}
 NOTHING_TO_DO = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided}
 
@@ -180,6 +181,8 @@ class LateGpu(TorchDispatchMode):
         for tensor in tensors:
             if not isinstance(tensor, LateTensor) and tensor.dim():
                 raise RuntimeError(f"{func} takes a tensor of the host beside one of the GPU")
+            if not isinstance(tensor, LateTensor) and packet in COPIES_NUMBERS:
+                raise HostWaits(f"{func} copies a number of the host and waits")
         if any(isinstance(tensor, LateTensor) and tensor.dtype == torch.bool for tensor in _indices(packet, args)):
             raise HostWaits(f"{func} with a mask waits for the GPU")
         return self._call(func, packet, args, kwargs)

@@ -47,6 +47,7 @@ def test_copy_to_the_host_is_there_after_its_event_and_what_follows_has_not_run(
         lambda there: there.cpu(),
         lambda there: there[there > 0],
         lambda there: there.nonzero(),
+        lambda there: torch.where(there > 0, there, torch.tensor(1.0)),
         lambda there: torch.tensor([1, 2], device=HERE),
         lambda there: there.copy_(torch.ones(2)),
         lambda there: there.copy_(torch.ones(2), non_blocking=True),
