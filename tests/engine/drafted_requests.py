@@ -28,6 +28,7 @@ def make(
     kernels=None,
     eager_prompt_steps=False,
     eager_draft_steps=False,
+    run_ahead_steps=None,
     **batch,
 ):
     """Returns an engine on the model of `llm`; `pages` bounds the cache, in pages without those of the drafter."""
@@ -46,6 +47,7 @@ def make(
         drafter=drafter,
         eager_prompt_steps=eager_prompt_steps,
         eager_draft_steps=eager_draft_steps,
+        run_ahead_steps=run_ahead_steps,
     )
 
 

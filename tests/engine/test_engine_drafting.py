@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from firesteel.config import SpeculateConfig
+from firesteel.engine.speculate import drafting
 from firesteel.types import Request, SamplingParams
 from tests.engine.drafted_requests import PROMPTS, always, make, make_requests, run, tokens
 
@@ -133,6 +134,26 @@ def test_network_does_not_draft_after_a_prefix_of_a_request_that_it_left(llm, ex
     outputs = run(engine, [again])["again"]
     assert outputs[-1].num_cached > len(PROMPTS[0]) + 12 and drafter.num_rows == rows
     assert [token for output in outputs for token in output.token_ids] == expected["0"][20:24]
+
+
+def test_network_reads_the_residuals_of_a_request_that_it_left_and_that_begins_again(llm, monkeypatch):
+    """A decoding step was launched ahead of it, and the network read that step's residuals in their place."""
+    monkeypatch.setattr(drafting, "MOST_IDLE", 1)
+    requests = [
+        Request(request_id=str(number), token_ids=prompt, params=SamplingParams(max_tokens=60, cache_prompt=False))
+        for number, prompt in enumerate((PROMPTS[2], PROMPTS[1]))
+    ]
+    expected = tokens(run(make(llm), requests))
+    drafter = KnowingDrafter(
+        llm.model, [[*request.token_ids, *expected[request.request_id]] for request in requests]
+    )
+    speculate = SpeculateConfig(speculate="eagle3")
+    engine = make(llm, speculate=speculate, drafter=drafter, pages=49, run_ahead_steps=3)
+    engine.speculator.policy.choose = lambda chances, can_rest: [0] * len(chances)
+    assert tokens(run(engine, requests)) == expected
+    assert engine.statistics().preemptions > 0 and drafter.num_rows > sum(
+        map(len, (PROMPTS[2], PROMPTS[1], PROMPTS[1]))
+    )
 
 
 def test_memory_of_the_network_counts_in_pages(llm, texts):

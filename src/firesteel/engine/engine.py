@@ -46,6 +46,7 @@ from firesteel.engine.step.prompt_store import ReadyPrompt
 from firesteel.engine.step.runner import Runner
 from firesteel.engine.step.step_store import FusedOps
 from firesteel.engine.step.stores import StepStores
+from firesteel.engine.step.unread import UnreadSteps
 from firesteel.model.decode import MOST_REQUESTS as MOST_FUSED
 from firesteel.model.drafters.drafter import Drafter
 from firesteel.model.gpt_oss import GptOss
@@ -155,6 +156,7 @@ class Engine:
         self.speculator = build_speculator(speculate, self.drafts, self.scheduler, stores.decoding, self.totals)
         if self.speculator is not None:
             self.scheduler.draft_with(self.speculator.find_drafts, stores.decoding.most_requests)
+        self._unread = UnreadSteps()
         self._last_end: float | None = None  # of the step before, if requests have been served since
 
     @property
@@ -223,7 +225,10 @@ class Engine:
             self._decode_after(plan, pending.token_ids, observer)
         with self.totals.timed("wait"):
             results = pending.read()
-        self.cost.add(plan.num_tokens, 1e3 * (self.clock() - start))
+            if not pending.waits:
+                self._unread.add(logits)
+        if pending.waits and self._unread.clear():  # else it also took what earlier steps did
+            self.cost.add(plan.num_tokens, 1e3 * (self.clock() - start))
         return self._commit(plan, results)
 
     def _run(self, plan: Plan) -> Tensor:

@@ -13,8 +13,8 @@ from firesteel.engine.sample.logprobs import Logprobs, score
 from firesteel.engine.sample.pending import PendingTokens
 from firesteel.engine.sample.row import SampleRow
 from firesteel.engine.sample.sampler import Sampler
-from firesteel.engine.transfer import upload_ints
-from firesteel.types import Plan, Span, SpanResult
+from firesteel.engine.transfer import Download, upload_ints
+from firesteel.types import Plan, Span, SpanResult, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class PendingSpans:
 
     spans: list[Span]  # those whose logits are wanted
     pieces: Sequence[Tensor]  # their logits
-    scored: list[Logprobs | None]
+    scored: list[Download | None]  # logprobs of prompt tokens, as `Logprobs.tensors`
     token_ids: Tensor | None  # int64 on the device: the tokens drawn, in the order of `make_rows`; None if none is
     drawn: PendingTokens | None
 
@@ -48,6 +48,11 @@ class PendingSpans:
             token_ids=None if sampled is None else sampled.token_ids,
             drawn=None if sampled is None else sampled.fetch(),
         )
+
+    @property
+    def waits(self) -> bool:
+        """True if `read` waits: nothing is read of a piece of a prompt that is neither the last one nor scored."""
+        return self.drawn is not None or any(scored is not None for scored in self.scored)
 
     def read(self) -> list[SpanResult]:
         """Returns a result per span; waits for this plan, not for steps launched after it."""
@@ -100,8 +105,8 @@ def join_drafts(span: Span, results: Iterator[SpanResult]) -> SpanResult:
     return replace(first, following=others[:accepted]) if accepted else first
 
 
-def _score_prompt(span: Span, logits: Tensor, step: int) -> Logprobs | None:
-    """Returns logprobs of the prompt tokens that follow the rows of `logits`, if the request asks for them.
+def _score_prompt(span: Span, logits: Tensor, step: int) -> Download | None:
+    """Begins to copy logprobs of the prompt tokens that follow the rows of `logits`, if the request asks for them.
 
     No prompt token follows the last row of the prompt.
     """
@@ -112,19 +117,22 @@ def _score_prompt(span: Span, logits: Tensor, step: int) -> Logprobs | None:
     following = list(span.token_ids[first : min(span.end + 1, request.num_prompt)])
     if not following:
         return None
-    return score(
-        logits[: len(following)], upload_ints(following, logits.device), request.params.prompt_logprobs, step
-    )
+    num_top, token_ids = request.params.prompt_logprobs, upload_ints(following, logits.device)
+    return Download(*score(logits[: len(following)], token_ids, num_top, step).tensors())
 
 
-def _join_result(span: Span, logits: Tensor, scored: Logprobs | None, drawn: Iterator[SpanResult]) -> SpanResult:
+def _join_result(span: Span, logits: Tensor, scored: Download | None, drawn: Iterator[SpanResult]) -> SpanResult:
     """Returns the next drawn token if the span samples, with the prompt's logprobs and logits if requested."""
     result = join_drafts(span, drawn) if span.samples else SpanResult()
     if scored is None and not span.request.score:
         return result
-    num_top = span.request.params.prompt_logprobs or 0
     return replace(
         result,
-        prompt_logprobs=None if scored is None else scored.read([num_top] * len(scored.token_ids)),
+        prompt_logprobs=None if scored is None else _read_scores(scored, span.request.params.prompt_logprobs or 0),
         logits=logits if span.request.score else None,
     )
+
+
+def _read_scores(scored: Download, num_top: int) -> list[TokenLogprobs]:
+    logprobs = Logprobs.of(scored.read())
+    return logprobs.read([num_top] * len(logprobs.token_ids))

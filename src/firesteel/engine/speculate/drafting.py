@@ -70,8 +70,15 @@ class DraftingSpeculator:
         return [self._find_drafts(job) for job in jobs]
 
     def waits(self, plan: Plan) -> bool:
-        texts = map(self._find_text, plan.spans)
-        return plan.has_drafts or any(text is not None and not text.is_left for text in texts)
+        return plan.has_drafts or any(map(self._reads, plan.spans))
+
+    def _reads(self, span: Span) -> bool:
+        """Returns whether the network reads the residuals of a span, which a step launched after it would replace.
+
+        It reads those of a left request again if that is computed from its first token.
+        """
+        text = self._find_text(span)
+        return text is not None and (not text.is_left or span.start == 0)
 
     def expect(self, plan: Plan) -> None:
         """Begins to follow new requests, also those that end now: others may find their pages."""
