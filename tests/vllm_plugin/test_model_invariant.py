@@ -18,7 +18,7 @@ WHOLE, PIECES, OTHER_PIECES = 2048, 37, 64  # tokens per step; the prompts have 
 OPTIONS = {"max_model_len": 512, "max_num_seqs": 8, "enable_prefix_caching": True}
 FEW_PAGES = {"num_gpu_blocks_override": 48, "block_size": 16}
 TOGETHER, ALONE = [[*range(8)]], [[number] for number in range(8)]
-REVERSED = [[*reversed(range(10))]]  # two wait until others end, and find prefixes of theirs
+REVERSED = [[*reversed(range(10))]]  # the last two wait until others end
 
 
 def find_prompts():
