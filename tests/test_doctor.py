@@ -177,12 +177,19 @@ def test_active_plugin_is_fine_on_a_gpu_that_loses_nothing():
 
 
 def test_sm12x_in_vllm_is_told_what_the_plugin_cannot_do_and_not_to_change_vllms_torch():
-    """No vLLM up to 0.32 brings Triton 3.8, and a newer torch would break it."""
+    """No vLLM before 0.33 brings Triton 3.8, and a newer torch would break it."""
     machine = in_vllm(changed(GOOD, torch="2.13.0", triton="3.7.1"), is_active=True)
     for check in ("vLLM plugin", "Triton"):
         finding = found(machine, check)
         assert finding.status is FindingStatus.NOTE and "without vLLM" in finding.cure
-    assert "native FP4 needs Triton 3.8" in found(machine, "vLLM plugin").found
+    assert "native FP4 needs Triton 3.8, which vLLM brings from 0.33 on" in found(machine, "vLLM plugin").found
+
+
+def test_sm12x_in_a_vllm_with_triton_3_8_is_told_how_prompts_use_native_fp4():
+    """The plugin takes its activations from a variable; `firesteel serve` would choose them."""
+    finding = found(in_vllm(GOOD, is_active=True), "vLLM plugin")
+    assert finding.status is FindingStatus.NOTE and "FIRESTEEL_ACTIVATION=mxfp8" in finding.cure
+    assert found(in_vllm(GOOD, is_active=True), "Triton").status is FindingStatus.OK
 
 
 @pytest.mark.parametrize(("is_refused", "status"), [(True, FindingStatus.FAIL), (False, FindingStatus.NOTE)])

@@ -30,7 +30,10 @@ OLDEST_TORCH = (2, 11)
 TRITON_OF_TORCH = {(2, 11): (3, 6), (2, 12): (3, 7), (2, 13): (3, 7), (2, 14): (3, 8), (2, 15): (3, 9)}
 PACKAGES = ("firesteel", "torch", "triton", "numpy", "safetensors", "tokenizers", "huggingface_hub")
 FIRST_WITH_CUDA_KERNELS = (9, 0)  # compute capability
-APART_FROM_VLLM = "for native FP4 of prompts, install firesteel in an environment without vLLM (docs/vllm.md)"
+NATIVE_FP4_IN_VLLM = "for native FP4 of prompts, set FIRESTEEL_ACTIVATION=mxfp8, which rounds decoded tokens, too"
+FOR_NATIVE_FP4 = (
+    "for native FP4 of prompts, install firesteel in an environment without vLLM, or with vLLM 0.33 (docs/vllm.md)"
+)
 LOST = "decode steps of 1 to 8 requests run without their fused CUDA kernels, and `prove` cannot check those"
 
 
@@ -73,8 +76,11 @@ class MachineFacts:
     @property
     def lacks_block_scaling(self) -> bool:
         """The GPU multiplies MXFP4 by block-scaled instructions, which this Triton does not use."""
-        is_sm12x = self.device.capability is not None and self.device.capability[0] == 12
-        return is_sm12x and self.triton is not None and version(self.triton) < BLOCK_SCALED_TRITON
+        return self.is_sm12x and self.triton is not None and version(self.triton) < BLOCK_SCALED_TRITON
+
+    @property
+    def is_sm12x(self) -> bool:
+        return self.device.capability is not None and self.device.capability[0] == 12
 
 
 def examine() -> list[Finding]:
@@ -143,7 +149,7 @@ def judge_triton(machine: MachineFacts) -> Finding:
     if machine.lacks_block_scaling:
         words = f"{machine.triton}: computes MXFP4 in bf16 on SM12x, without saying so"
         if machine.vllm is not None:  # which pins torch
-            return Finding("Triton", FindingStatus.NOTE, words, APART_FROM_VLLM)
+            return Finding("Triton", FindingStatus.NOTE, words, FOR_NATIVE_FP4)
         cure = "pip install 'torch>=2.14', which brings Triton 3.8 or later"
         return Finding("Triton", FindingStatus.FAIL, words, cure)
     return Finding("Triton", FindingStatus.OK, machine.triton)
@@ -253,8 +259,11 @@ def judge_vllm(machine: MachineFacts) -> Finding:
         status = FindingStatus.FAIL if state.is_refused else FindingStatus.NOTE
         return Finding("vLLM plugin", status, state.words, state.cure)
     if machine.lacks_block_scaling:
-        words = f"{state.words}; prompts run in bf16: native FP4 needs Triton 3.8, which no vLLM up to 0.32 brings"
-        return Finding("vLLM plugin", FindingStatus.NOTE, words, APART_FROM_VLLM)
+        words = f"{state.words}; prompts run in bf16: native FP4 needs Triton 3.8, which vLLM brings from 0.33 on"
+        return Finding("vLLM plugin", FindingStatus.NOTE, words, FOR_NATIVE_FP4)
+    if machine.is_sm12x:
+        words = f"{state.words}; prompts run in bf16, as decoded tokens do"
+        return Finding("vLLM plugin", FindingStatus.NOTE, words, NATIVE_FP4_IN_VLLM)
     return Finding("vLLM plugin", FindingStatus.OK, state.words)
 
 

@@ -52,14 +52,23 @@ def test_class_is_inspected_in_the_process_that_asks(our_hook, monkeypatch):
     assert vllm.models[ARCHITECTURE].inspect_model_cls() == "inspected FiresteelGptOss"
 
 
-def test_patch_release_gets_our_model_with_a_warning(our_hook, monkeypatch, caplog):
-    vllm = StandInVllm(monkeypatch, "0.28.3")
+@pytest.mark.parametrize(
+    ("version", "support"),
+    [
+        ("0.28.3", "not tested, but a patch release"),
+        ("0.33.0", "its Python files tested on a CPU, with torch 2.13 and the compiled part of vLLM 0.32"),
+    ],
+)
+def test_version_that_is_not_wholly_tested_gets_our_model_with_a_warning(
+    version, support, our_hook, monkeypatch, caplog
+):
+    vllm = StandInVllm(monkeypatch, version)
     register()
     assert registered(vllm) == (MODEL, OurHook)
-    assert "vLLM 0.28.3 is not tested" in caplog.text
+    assert f"vLLM {version}: {support}" in caplog.text
 
 
-@pytest.mark.parametrize("version", ["0.27.0", "0.33.0", "0.28.1.dev5+g0123", "dev"])
+@pytest.mark.parametrize("version", ["0.27.0", "0.34.0", "0.28.1.dev5+g0123", "dev"])
 def test_other_version_refuses_gpt_oss_only(version, our_hook, monkeypatch):
     vllm = StandInVllm(monkeypatch, version)
     register()
@@ -72,7 +81,7 @@ def test_other_version_refuses_gpt_oss_only(version, our_hook, monkeypatch):
     ):
         with pytest.raises(UserError) as raised:
             load()
-        assert f"vLLM {version} is not supported (supported: 0.26, 0.28, 0.30, 0.32)" in str(raised.value)
+        assert f"vLLM {version} is not supported (supported: 0.26, 0.28, 0.30, 0.32, 0.33)" in str(raised.value)
         assert "FIRESTEEL_VLLM=off" in str(raised.value)
 
 

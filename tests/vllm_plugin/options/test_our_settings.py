@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from firesteel.errors import UserError
+from firesteel.device.catalogue import find_listed_gpu
+from firesteel.engine.load import choose_kernels
+from firesteel.errors import KernelError, UserError
 from firesteel.vllm_plugin.options.our_settings import find_config
 
 
@@ -64,3 +66,18 @@ def test_prompts_rounded_otherwise_than_decoded_tokens_are_refused_with_the_orig
 def test_the_cure_of_that_refusal_holds():
     environ = {"FIRESTEEL_PRESET": "spark", "FIRESTEEL_PREFILL_ACTIVATION": "auto"}
     assert find_config(new_config(), is_first=True, environ=environ).kernels.mxfp4_layers == "qkv,o,lm_head"
+
+
+@pytest.mark.parametrize(("installed", "is_allowed"), [("3.8.0", True), ("3.7.1", False)])
+def test_activations_that_a_gb10_multiplies_natively_need_the_triton_of_vllm_0_33(
+    installed, is_allowed, monkeypatch
+):
+    """Older versions would multiply them in bf16 without saying so."""
+    triton = pytest.importorskip("triton")
+    monkeypatch.setattr(triton, "__version__", installed)
+    config = find_config(new_config(), is_first=True, environ={"FIRESTEEL_ACTIVATION": "mxfp8"})
+    if is_allowed:
+        assert choose_kernels(find_listed_gpu("gb10"), config).table()
+    else:
+        with pytest.raises(KernelError, match=r"needs Triton >= 3\.8"):
+            choose_kernels(find_listed_gpu("gb10"), config)

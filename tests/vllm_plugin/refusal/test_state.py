@@ -21,6 +21,12 @@ def test_no_vllm_has_no_state(installed):
     assert find_state({}) is None
 
 
+def test_support_of_a_version_without_a_cpu_build_is_shown(installed):
+    installed("0.33.0")
+    words = "vLLM 0.33.0 (its Python files tested on a CPU, with torch 2.13 and the compiled part of vLLM 0.32)"
+    assert find_state({}).words.startswith(words) and find_state({}).is_active
+
+
 @pytest.mark.parametrize("environ", [{}, {"FIRESTEEL_VLLM": "on"}, {"VLLM_PLUGINS": "other,firesteel"}])
 def test_supported_version_is_active(installed, environ):
     installed("0.28.0")

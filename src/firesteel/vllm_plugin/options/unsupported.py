@@ -68,6 +68,7 @@ def _list_kernels(vllm_config: Any) -> list[Option]:
         ("a choice of attention (--attention-backend)", backends),
         ("a choice of the experts' kernel (--moe-backend)", kernels.moe_backend != "auto"),
         ("a choice of the matmuls' kernel (--linear-backend)", kernels.linear_backend != "auto"),
+        ("vLLM's kernel of a whole layer (--monokernel)", bool(getattr(kernels, "monokernel", False))),
         (
             "vLLM's batch invariance (VLLM_BATCH_INVARIANT; FIRESTEEL_BATCH_INVARIANT is ours)",
             bool(envs.VLLM_BATCH_INVARIANT),

@@ -16,6 +16,7 @@ RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)(\.post\d+)?(\+[\w.]+)?")
 class VersionSupport(Enum):
     GPU_TESTED = "tested on a GPU"
     CPU_TESTED = "tested on a CPU"
+    PYTHON_TESTED = "its Python files tested on a CPU, with torch 2.13 and the compiled part of vLLM 0.32"
     UNTESTED_PATCH = "not tested, but a patch release of a tested version"
     REFUSED = "not supported"
 
@@ -25,6 +26,7 @@ TESTED = {
     (0, 28, 0): VersionSupport.CPU_TESTED,
     (0, 30, 0): VersionSupport.CPU_TESTED,
     (0, 32, 0): VersionSupport.CPU_TESTED,
+    (0, 33, 0): VersionSupport.PYTHON_TESTED,
 }
 SUPPORTED = ", ".join(f"{major}.{minor}" for major, minor, _ in sorted(TESTED))
 
