@@ -262,7 +262,7 @@ def judge_vllm(machine: MachineFacts) -> Finding:
         words = f"{state.words}; prompts run in bf16: native FP4 needs Triton 3.8, which vLLM brings from 0.33 on"
         return Finding("vLLM plugin", FindingStatus.NOTE, words, FOR_NATIVE_FP4)
     if machine.is_sm12x:
-        words = f"{state.words}; prompts run in bf16, as decoded tokens do"
+        words = f"{state.words}; by default prompts run in bf16, as decoded tokens do"
         return Finding("vLLM plugin", FindingStatus.NOTE, words, NATIVE_FP4_IN_VLLM)
     return Finding("vLLM plugin", FindingStatus.OK, state.words)
 
