@@ -10,15 +10,6 @@ from firesteel.hub import BUILT_IN, find_draft_model
 OTHER = Path("/models/gpt-oss-20b")
 
 
-@pytest.mark.parametrize("kind", ["off", "ngram"])
-def test_drafts_without_a_model_take_none(kind):
-    assert find_draft_model(kind, "", OTHER) == ""
-    with pytest.raises(
-        UserError, match=f"--draft-model x: --speculate {kind} uses no model: give --speculate auto"
-    ):
-        find_draft_model(kind, "x", OTHER)
-
-
 @pytest.mark.parametrize("kind", ["eagle3", "dflash", "auto"])
 def test_folder_is_taken(kind, tmp_path):
     assert find_draft_model(kind, str(tmp_path), OTHER) == str(tmp_path)
