@@ -121,6 +121,16 @@ def test_drafts_end_where_the_grammar_does_not_allow_them():
     assert speculator.find_drafts([job]) == [[10]]
 
 
+@pytest.mark.parametrize(("stop", "drafts"), [(12, [10, 11]), (10, []), (99, [10, 11, 12])])
+def test_drafts_end_before_a_token_that_ends_the_request(stop, drafts):
+    """Rows after it were verified, of which none can stay in the text."""
+    job = new_job("a", [1, 2, 3])
+    job.request = replace(job.request, stops=frozenset({stop}))
+    speculator = new_speculator([job])
+    step(speculator, job)
+    assert speculator.find_drafts([job]) == [drafts]
+
+
 @pytest.mark.parametrize("adapts", [True, False])
 def test_request_is_left_after_steps_for_which_drafts_did_not_pay(adapts):
     job = new_job("a", [1, 2, 3])
