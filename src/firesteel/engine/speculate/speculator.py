@@ -44,7 +44,7 @@ class Speculator(Protocol):
 
 
 def cut_drafts(job: Job, draft_ids: Sequence[int]) -> Sequence[int]:
-    """Returns the first of `draft_ids`: before one that would end the request, as far as its grammar allows them."""
+    """Returns the first of `draft_ids`: before one that ends the request, and as far as its grammar allows them."""
     request = job.request
     ended = next((place for place, token in enumerate(draft_ids) if token in request.stops), len(draft_ids))
     draft_ids = draft_ids[:ended]
