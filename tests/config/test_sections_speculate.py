@@ -5,7 +5,7 @@ import re
 import pytest
 
 from firesteel import LLM
-from firesteel.config import Config, SpeculateConfig
+from firesteel.config import SpeculateConfig
 from firesteel.errors import UserError
 
 OFF = "nothing is drafted with --speculate off: give --speculate"
@@ -46,11 +46,3 @@ def test_origin_that_is_unknown_is_not_named():
 def test_defaults_that_are_spelled_out_are_accepted():
     SpeculateConfig(num_speculative_tokens=0, adapt_speculation=True).check()
     SpeculateConfig().check()
-
-
-@pytest.mark.parametrize("kind", ["off", "ngram"])
-def test_no_folder_is_looked_up_for_drafts_without_a_model(kind, tmp_path):
-    config = Config(speculate=SpeculateConfig(speculate=kind))
-    assert config.with_draft_model(lambda *given: "found", tmp_path) == config
-    other = Config(speculate=SpeculateConfig(speculate="auto"))
-    assert other.with_draft_model(lambda *given: "found", tmp_path).speculate.draft_model == "found"

@@ -10,6 +10,12 @@ from firesteel.hub import BUILT_IN, find_draft_model
 OTHER = Path("/models/gpt-oss-20b")
 
 
+@pytest.mark.parametrize("directory", [OTHER, BUILT_IN], ids=["other", "built in"])
+@pytest.mark.parametrize("kind", ["off", "ngram"])
+def test_drafts_without_a_model_take_none(kind, directory):
+    assert find_draft_model(kind, "", directory) == ""
+
+
 @pytest.mark.parametrize("kind", ["eagle3", "dflash", "auto"])
 def test_folder_is_taken(kind, tmp_path):
     assert find_draft_model(kind, str(tmp_path), OTHER) == str(tmp_path)

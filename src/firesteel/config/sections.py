@@ -306,7 +306,5 @@ class Config:
         """
         asked = self.speculate
         asked.check(origins)
-        if asked.speculate in WITHOUT_MODEL:
-            return self
         folder = find(asked.speculate, asked.draft_model, directory)
         return replace(self, speculate=replace(asked, draft_model=folder))

@@ -8,9 +8,13 @@ from firesteel.errors import UserError
 from firesteel.hub.checkpoint import find_checkpoint
 from firesteel.hub.names import BUILT_IN
 
+WITHOUT = ("off", "ngram")  # kinds of drafts that need no model; settings that name one beside them are refused
+
 
 def find_draft_model(kind: str, name: str, directory: Path) -> str:
-    """Returns the folder of the draft model `name` for the model in `directory`; "" for drafts without one."""
+    """Returns the folder of the draft model `name` for the model in `directory`; "" if `kind` needs none."""
+    if kind in WITHOUT:
+        return ""
     if name:
         return str(find_checkpoint(name))
     if kind == "auto":
