@@ -65,7 +65,8 @@ class LLM:
         """
         self.settings = resolve({"model": str(model) or None, **settings}, environ=environ)
         self.directory = find_checkpoint(self.settings.config.model.model)
-        config = self.settings.config.with_draft_model(find_draft_model, self.directory)
+        asked = self.settings
+        config = asked.config.with_draft_model(find_draft_model, self.directory, asked.origins)
         self.tokenizer = Tokenizer.load(self.directory)
         self.stop_ids = read_stop_ids(self.directory)
         loaded = load_engine(self.directory, config, progress=progress, preparing=preparing)

@@ -25,7 +25,7 @@ class KnowingDrafter:
         self.model, self.texts = model, [list(text) for text in texts]
         self.boundaries = (0, model.spec.num_layers)
         self.random, self.chance = random.Random(1), chance
-        self.num_drafted = self.num_rows = 0
+        self.num_drafted = self.num_rows = self.num_gaps = 0
 
     def page_bytes(self, page_size):
         return 8 * page_size
@@ -50,14 +50,31 @@ class KnowingDrafter:
             assert torch.equal(batch.positions[rows], positions[lens[request] - (end - first) :])
             table = batch.full.page_table[request]
             seen = self.stored[table[positions // self.page_size] * self.page_size + positions % self.page_size]
-            text = [*seen[:, 0].tolist(), int(context.next_ids[request])]
-            known = next(known for known in self.texts if known[: len(text)] == text)
+            known, text = self.find_text(seen[:, 0].tolist(), int(context.next_ids[request]))
             if counts[request]:
                 assert len(table) * self.page_size >= lens[request] + self.reach
                 following = known[len(text) : len(text) + counts[request]]
                 drafts[request, : len(following)] = torch.tensor(self.spoil(following), dtype=torch.int64)
                 self.num_drafted += 1
         return drafts
+
+    def find_text(self, seen, following):
+        """Returns the known text that was seen, which may lack whole pages, and its part up to `following`."""
+        for known in self.texts:
+            for begin in range(0, len(known) - len(seen), self.page_size):
+                end = begin + len(seen)  # pages are lacking before the last one
+                if known[end] == following and self.holds(known[:end], seen):
+                    self.num_gaps += begin > 0
+                    return known, known[: end + 1]
+        raise AssertionError("not a text with whole pages left out")
+
+    def holds(self, text, seen):
+        """Returns whether `seen` is the text without some whole pages; the last page is not one of them."""
+        ours, theirs = (
+            [part[at : at + self.page_size] for at in range(0, len(part), self.page_size)] for part in (text, seen)
+        )
+        rest = iter(ours)
+        return ours[-1:] == theirs[-1:] and all(page in rest for page in theirs)
 
     def spoil(self, token_ids):
         return [token if self.random.random() < self.chance else 1 - token % 2 for token in token_ids]
@@ -119,21 +136,30 @@ def test_network_knows_the_prompt_of_a_request_that_ended_with_its_first_step(ll
     assert tokens(outputs) == {name: expected[name][:9] for name in "01"}
 
 
-def test_network_does_not_draft_after_a_prefix_of_a_request_that_it_left(llm, expected, texts):
-    """It drafted from what was in the pages of such tokens."""
-    drafter = KnowingDrafter(llm.model, texts)
-    engine = make(llm, speculate=SpeculateConfig(speculate="eagle3"), drafter=drafter)
-    engine.speculator.policy._measure = lambda: {1: 1.0, 2: 100.0}
-    first, *_ = make_requests({})
-    again = Request(
-        request_id="again", token_ids=[*PROMPTS[0], *expected["0"][:20]], params=SamplingParams(max_tokens=4)
-    )
-    run(engine, [first])
-    assert engine.speculator.policy.reasons["no gain expected"] > 0 and not engine.speculator._texts
-    rows = drafter.num_rows
-    outputs = run(engine, [again])["again"]
-    assert outputs[-1].num_cached > len(PROMPTS[0]) + 12 and drafter.num_rows == rows
-    assert [token for output in outputs for token in output.token_ids] == expected["0"][20:24]
+@pytest.mark.parametrize(("steps", "again_after"), [(3, 16), (5, 16), (6, 16), (3, 2), (5, 2)])
+def test_network_follows_a_request_again_that_it_had_left(llm, steps, again_after, monkeypatch):
+    """It was decoded without the network to its end, and so was each request that continued its text."""
+    monkeypatch.setattr("firesteel.engine.speculate.drafting.AGAIN_AFTER", (again_after, again_after))
+    request = Request(request_id="0", token_ids=PROMPTS[1], params=SamplingParams(max_tokens=80))
+    [text] = tokens(run(make(llm), [request])).values()
+    drafter = KnowingDrafter(llm.model, [[*request.token_ids, *text]], chance=1.0)
+    engine = make(llm, speculate=always("eagle3"), drafter=drafter, max_num_seqs=1)
+    engine.run_ahead_steps = 6
+    engine.submit(request)
+    outputs = [output for _ in range(steps) for output in engine.step()]
+    engine.speculator._texts["0"].leave(4)
+    engine.speculator._pending = None  # steps may be launched ahead at once, up to where it is followed again
+    seen, drafted = drafter.num_rows, drafter.num_drafted
+    while engine.has_work:
+        outputs += engine.step()
+    assert [token for output in outputs for token in output.token_ids] == text
+    assert drafter.num_gaps > 3 and drafter.num_drafted > drafted
+    assert drafter.num_rows - seen < 80 - again_after
+    assert engine.totals.accepted_tokens == engine.totals.draft_tokens
+    again = Request(request_id="again", token_ids=[*PROMPTS[1], *text[:60]], params=SamplingParams(max_tokens=20))
+    gaps = drafter.num_gaps
+    assert tokens(run(engine, [again])) == {"again": text[60:]}
+    assert drafter.num_gaps - gaps > 2 and engine.totals.accepted_tokens == engine.totals.draft_tokens
 
 
 def test_network_reads_the_residuals_of_a_request_that_it_left_and_that_begins_again(llm, monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from firesteel.config import SpeculateConfig
+from firesteel.engine.speculate.drafting import DraftingSpeculator
 from firesteel.types import Request, SamplingParams
 from tests.engine.drafted_requests import make
 from tests.engine.scripted_drafts import ScriptedSpeculator
@@ -107,12 +108,24 @@ def run(engine, requests, rng, cancelled=()):
             engine.submit(waiting.pop(0))
         for output in engine.step():
             outputs[output.request_id].append(output)
+        leave_some(engine, rng)
         for name in [name for name in left if name in engine.scheduler.jobs]:
             left[name] -= 1
             if not left[name]:
                 engine.cancel(name)
     assert engine.pool.num_held == 0
     return outputs
+
+
+def leave_some(engine, rng):
+    """Has a draft network leave requests at random, which it follows again soon after."""
+    if not isinstance(engine.speculator, DraftingSpeculator) or engine.in_flight.launched:
+        return
+    size = engine.config.page_size
+    for text in engine.speculator._texts.values():
+        if rng.random() < 0.1:
+            text.leave(size)
+            text.begin = (-(-len(text.token_ids) // size) + rng.randrange(3)) * size
 
 
 def read(outputs):

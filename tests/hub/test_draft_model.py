@@ -10,13 +10,10 @@ from firesteel.hub import BUILT_IN, find_draft_model
 OTHER = Path("/models/gpt-oss-20b")
 
 
+@pytest.mark.parametrize("directory", [OTHER, BUILT_IN], ids=["other", "built in"])
 @pytest.mark.parametrize("kind", ["off", "ngram"])
-def test_drafts_without_a_model_take_none(kind):
-    assert find_draft_model(kind, "", OTHER) == ""
-    with pytest.raises(
-        UserError, match=f"--draft-model x: --speculate {kind} uses no model: give --speculate auto"
-    ):
-        find_draft_model(kind, "x", OTHER)
+def test_drafts_without_a_model_take_none(kind, directory):
+    assert find_draft_model(kind, "", directory) == ""
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "dflash", "auto"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from firesteel.config.server_section import ServerConfig
 from firesteel.errors import UserError
 
 DRAFT_KINDS = ("off", "ngram", "eagle3", "dflash", "auto")
+WITHOUT_MODEL = ("off", "ngram")  # kinds of drafts that read no draft model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,19 +248,24 @@ class SpeculateConfig:
         env="FIRESTEEL_ADAPT_SPECULATION",
     )
 
-    def check(self) -> None:
-        """Raises if settings of drafts were given, and none are made."""
-        if self.speculate != "off":
-            return
-        for given, flag in (
-            (self.num_speculative_tokens, f"--num-speculative-tokens {self.num_speculative_tokens}"),
-            (not self.adapt_speculation, "--no-adapt-speculation"),
-        ):
-            if given:
-                raise UserError(
-                    f"{flag}: nothing is drafted with --speculate off: give --speculate ngram or another kind, "
-                    "or leave it out"
-                )
+    def check(self, origins: Mapping[str, str] | None = None) -> None:
+        """Raises if settings of drafts were given that the kind of drafts does not read.
+
+        `origins` says where each setting is from, as far as that is known.
+        """
+        unread = {
+            "num_speculative_tokens": self.num_speculative_tokens > 0 and self.speculate == "off",
+            "adapt_speculation": not self.adapt_speculation and self.speculate == "off",
+            "draft_model": bool(self.draft_model) and self.speculate in WITHOUT_MODEL,
+        }
+        for name in (name for name, is_unread in unread.items() if is_unread):
+            origin = f" ({origins[name]})" if origins is not None else ""
+            why = "nothing is drafted" if self.speculate == "off" else "no model is used"
+            kind = "auto" if name == "draft_model" else "ngram"
+            raise UserError(
+                f"{name} = {getattr(self, name)!r}{origin}: {why} with --speculate {self.speculate}: give "
+                f"--speculate {kind} or another kind, or leave it out"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,12 +296,15 @@ class Config:
     process: ProcessConfig = ProcessConfig()
     server: ServerConfig = field(default_factory=ServerConfig)
 
-    def with_draft_model(self, find: Callable[[str, str, Path], str], directory: Path) -> Config:
+    def with_draft_model(
+        self, find: Callable[[str, str, Path], str], directory: Path, origins: Mapping[str, str] | None = None
+    ) -> Config:
         """Returns the settings with the draft model's folder, which `find` returns, in place of its name.
 
-        `directory` is the folder of the model. Raises for settings of drafts without drafts.
+        `directory` is the folder of the model. Raises for settings of drafts without drafts; `origins` as in
+        `SpeculateConfig.check`.
         """
         asked = self.speculate
-        asked.check()
+        asked.check(origins)
         folder = find(asked.speculate, asked.draft_model, directory)
         return replace(self, speculate=replace(asked, draft_model=folder))

@@ -277,9 +277,12 @@ class Engine:
     def _launch_ahead(self, observer: StepObserver) -> None:
         """Launches further steps as long as their inputs are on the device."""
         in_flight = self.in_flight
-        if in_flight.last is not None and self._waits(in_flight.last):
-            in_flight.close()
-        while (last := in_flight.last) is not None and len(in_flight.launched) <= self._depth(last):
+        while (last := in_flight.last) is not None:
+            if self._waits(last):
+                in_flight.close()
+                return
+            if len(in_flight.launched) > self._depth(last):
+                return
             with self.totals.timed("schedule"):
                 plan = self.scheduler.plan_ahead(last)
             if plan is None or len(plan.spans) < len(last.spans) > MOST_FUSED:

@@ -8,14 +8,12 @@ from firesteel.errors import UserError
 from firesteel.hub.checkpoint import find_checkpoint
 from firesteel.hub.names import BUILT_IN
 
-WITHOUT = ("off", "ngram")  # kinds of drafts that need no model
+WITHOUT = ("off", "ngram")  # kinds of drafts that need no model; settings that name one beside them are refused
 
 
 def find_draft_model(kind: str, name: str, directory: Path) -> str:
     """Returns the folder of the draft model `name` for the model in `directory`; "" if `kind` needs none."""
     if kind in WITHOUT:
-        if name:
-            raise UserError(f"--draft-model {name}: --speculate {kind} uses no model: give --speculate auto too")
         return ""
     if name:
         return str(find_checkpoint(name))

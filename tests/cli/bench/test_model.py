@@ -30,7 +30,7 @@ def test_text_that_fits_the_cache_but_not_when_rescored_is_refused(engine):
     [
         ({"speculate": "eagle3", "draft_model": "no/such-head"}, "no/such-head"),
         ({"speculate": "eagle3"}, "--speculate eagle3 needs a draft model for gpt-oss-20b"),
-        ({"draft_model": "no/such-head"}, "--speculate off uses no model"),
+        ({"draft_model": "no/such-head"}, "draft_model = 'no/such-head': nothing is drafted with --speculate off"),
     ],
 )
 def test_draft_model_beside_random_weights_is_looked_up_as_beside_others(asked, said):

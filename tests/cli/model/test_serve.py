@@ -57,6 +57,7 @@ def start(run, monkeypatch, tmp_path):
         (["--tensor-parallel-size", "2"], "one GPU"),
         (["-sc", '{"method": "medusa"}'], "Eagle3"),
         (["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 16}'], "from 0 to 15"),
+        (["--num-speculative-tokens", "3"], "num_speculative_tokens = 3 (flag): nothing is drafted"),
         (["--quantization", "awq"], "MXFP4"),
         (["--tool-call-parser", "hermes"], "openai"),
         (["--load-format", "gguf"], "safetensors"),

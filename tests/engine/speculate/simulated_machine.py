@@ -17,6 +17,7 @@ import torch
 from firesteel.config import BatchConfig, CacheConfig, SpeculateConfig
 from firesteel.engine.engine import Engine
 from firesteel.engine.speculate.drafting import DraftingSpeculator
+from firesteel.engine.speculate.measure import ROWS
 from firesteel.engine.speculate.row_costs import RowCosts
 from firesteel.engine.step.decode_loop import DecodeLoop
 from firesteel.measure.speculate.simulated import SimulatedSpeculator, follow, use_speculator
@@ -201,11 +202,10 @@ def open_engine(llm, machine, kind, acceptance, *, most, measured=lambda ms: ms,
 
 
 def falsify(policy, machine, measured, measured_plain):
-    rows = (1, 2, 4, 8, 16, 32)
-    policy._measure = lambda: {count: measured(machine.step_ms(count)) for count in rows}
+    policy._measure = lambda: {count: measured(machine.step_ms(count)) for count in ROWS}
     if measured_plain is not measured:
         policy.start()
-        policy.plain = RowCosts({count: measured_plain(machine.step_ms(count)) for count in rows})
+        policy.plain = RowCosts({count: measured_plain(machine.step_ms(count)) for count in ROWS})
 
 
 def simulate(engine, machine, *, requests, tokens):

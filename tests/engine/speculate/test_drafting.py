@@ -9,6 +9,7 @@ import torch
 
 from firesteel.config import KernelConfig
 from firesteel.device import find_device
+from firesteel.engine.speculate import drafting
 from firesteel.engine.speculate.draft_store import DraftStore
 from firesteel.engine.speculate.drafting import MOST_IDLE, DraftingSpeculator
 from firesteel.engine.speculate.policy import DraftPolicy, StepTime
@@ -121,6 +122,16 @@ def test_drafts_end_where_the_grammar_does_not_allow_them():
     assert speculator.find_drafts([job]) == [[10]]
 
 
+@pytest.mark.parametrize(("stop", "drafts"), [(12, [10, 11]), (10, []), (99, [10, 11, 12])])
+def test_drafts_end_before_a_token_that_ends_the_request(stop, drafts):
+    """Rows after it were verified, of which none can stay in the text."""
+    job = new_job("a", [1, 2, 3])
+    job.request = replace(job.request, stops=frozenset({stop}))
+    speculator = new_speculator([job])
+    step(speculator, job)
+    assert speculator.find_drafts([job]) == [drafts]
+
+
 @pytest.mark.parametrize("adapts", [True, False])
 def test_request_is_left_after_steps_for_which_drafts_did_not_pay(adapts):
     job = new_job("a", [1, 2, 3])
@@ -133,6 +144,73 @@ def test_request_is_left_after_steps_for_which_drafts_did_not_pay(adapts):
     seen = len(speculator.drafter.contexts)
     step(speculator, job)
     assert (len(speculator.drafter.contexts) == seen) == adapts
+
+
+def leave(speculator, job):
+    """Has the network leave the request, and follow it again from position 8 on."""
+    step(speculator, job)
+    speculator._texts["a"].leave(4)
+    speculator._texts["a"].begin = 8
+
+
+def test_request_is_followed_again_from_the_first_token_of_a_page():
+    job = new_job("a", [1, 2, 3])  # position 2 is stored, and 3 to 7 are not
+    speculator = new_speculator([job])
+    leave(speculator, job)
+    while job.num_computed < 8:
+        assert not speculator.waits(plan_of(job))
+        step(speculator, job)
+        assert speculator.find_drafts([job]) == [()]
+    assert speculator.waits(plan_of(job)), "its residuals must not be overwritten"
+    step(speculator, job)
+    first, again = (context for context, _ in speculator.drafter.contexts)
+    assert first.batch.positions.tolist() == [2] and first.batch.full.page_table[0, 0] == 0
+    assert again.batch.positions.tolist() == [0] and again.batch.kv_lens.tolist() == [1]
+    assert again.batch.full.page_table[0, 0] == 2 and again.batch.full.slots.tolist() == [8]
+    assert speculator.find_drafts([job]) == [[10, 11, 12]]
+
+
+def test_request_that_was_left_is_tried_at_ever_longer_intervals(monkeypatch):
+    monkeypatch.setattr(drafting, "AGAIN_AFTER", (8, 20))
+    text = drafting.FollowedText([0] * 5, None)
+    begins = []
+    for _ in range(4):
+        text.leave(4)
+        begins.append(text.begin - len(text.token_ids))
+        text.token_ids = [0] * (text.begin + 2)
+    assert begins == [11, 18, 22, 22] and text.most_idle < MOST_IDLE
+    text.token_ids = [0] * (text.begin + 20)
+    text.leave(4)
+    assert text.begin - len(text.token_ids) == 8, "it has stayed as long as it had been left"
+
+
+def test_preempted_request_lacks_what_the_pages_lack_that_it_finds():
+    job = new_job("a", [1, 2, 3])
+    speculator = new_speculator([job])
+    leave(speculator, job)
+    while job.num_computed < 6:
+        step(speculator, job)
+    job.preemptions += 1
+    assert not speculator.waits(plan_of(job)), "the page before the last is lacking"
+    assert speculator._texts["a"].gaps == [0, 1] and speculator._texts["a"].begin == 8
+    job.preemptions, job.num_computed = 2, 0
+    assert speculator.waits(plan_of(job)) and not speculator._texts["a"].gaps
+
+
+@pytest.mark.parametrize("num_others", [0, 3])
+def test_requests_without_the_network_count_as_rows_of_the_step(num_others):
+    """A step of many requests was taken for one of those that are followed."""
+    jobs = [new_job(str(number), [1, 2, 3]) for number in range(1 + num_others)]
+    speculator = new_speculator(jobs, {1: 1.0, 2: 9.0, 8: 9.0})
+    for other in jobs[1:]:
+        step(speculator, other)
+        speculator._texts[other.request.request_id].leave(4)
+    plan = plan_of(*jobs)
+    for own in jobs:
+        own.num_computed += 1
+        own.token_ids.append(5)
+    speculator.follow(plan, [SpanResult(token_id=5)] * len(jobs), torch.ones(len(jobs), 8))
+    assert speculator.drafter.contexts[-1][1] == [3 if num_others else 0]
 
 
 def test_request_is_left_at_once_if_drafts_lost_more_than_allowed():

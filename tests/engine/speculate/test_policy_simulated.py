@@ -56,6 +56,12 @@ def test_drafts_gain_what_is_asked_for_on_the_steps_of_an_h200(run, acceptance, 
     assert drafted.engine.totals.draft_saved_s > 0
 
 
+def test_many_rows_are_verified_where_they_pay(run):
+    """Steps of more than 32 rows were taken to be as dear as their rows, and never tried: 1.5 times the speed."""
+    drafted, gain = run("copies", 0.95, requests=8, tokens=200)
+    assert gain > 1.8 and max(drafted.engine.speculator.policy.verifying.known()) >= 64
+
+
 def test_a_network_gains_with_its_own_time(run):
     _, gain = run("network", 0.8)
     assert gain > 1.1

@@ -35,6 +35,7 @@ def serve_model(settings: dict[str, Any]) -> None:
     """Serves until it is stopped."""
     device = find_device(resolve(settings).config.model.device)
     defaults = find_defaults(settings, device)
+    defaults.config.speculate.check(defaults.settings.origins)
     say(f"firesteel {find_version()}")
     if defaults.choices:
         Console(stderr=True).print(choice_table(defaults, device.name))

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firesteel.engine.speculate.kept_span import KeptSpan, PendingDrafts, split_spans
-from firesteel.engine.step.batch import build_batch, lay_out
+from firesteel.engine.speculate.kept_span import KeptSpan, PendingDrafts, lay_out_kept, split_spans
+from firesteel.engine.step.batch import upload_batch
 from firesteel.engine.step.making import PaddedStore
 from firesteel.engine.step.step_store import StepStore
 from firesteel.engine.transfer import upload_ints
@@ -23,7 +23,7 @@ from firesteel.model.drafters.draft_sizes import DraftSize, DraftSizes
 from firesteel.model.drafters.draft_step import DraftStep, HostDraft
 from firesteel.model.drafters.drafter import DraftContext, Drafter
 from firesteel.model.graphs import StepGraph
-from firesteel.types import Batch, KvView, Plan
+from firesteel.types import Batch, KvView
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class DraftStore(PaddedStore[DraftSize, ReadyDraft]):
         """Launches a padded step."""
         ready = self._get(self.padded.find(len(spans), max(counts)))
         host = HostDraft(
-            batch=lay_out(Plan(spans=[kept.span for kept in spans]), self.page_size, self.drafter.reach),
+            batch=lay_out_kept(spans, self.page_size, self.drafter.reach),
             rows=np.concatenate([kept.rows for kept in spans]),
             followers=np.concatenate([kept.followers for kept in spans]),
             counts=np.array(counts, dtype=np.int64),
@@ -124,9 +124,7 @@ class DraftStore(PaddedStore[DraftSize, ReadyDraft]):
         rows, device = np.concatenate([kept.rows for kept in spans]), self.device.torch_device
         is_first = rows[-1] == len(rows) - 1  # they are the first rows, as they rise
         context = DraftContext(
-            batch=build_batch(
-                Plan(spans=[kept.span for kept in spans]), self.page_size, device, self.drafter.reach
-            ),
+            batch=upload_batch(lay_out_kept(spans, self.page_size, self.drafter.reach), device),
             features=features[: len(rows)] if is_first else features[upload_ints(rows, device)],
             followers=upload_ints(np.concatenate([kept.followers for kept in spans]), device),
             next_ids=upload_ints([kept.followers[-1] for kept in spans], device),

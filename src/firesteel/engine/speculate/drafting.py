@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -21,6 +21,8 @@ from firesteel.types import Plan, Span, SpanResult
 _log = logging.getLogger(__name__)
 KIND = 0  # of drafts: a network has one
 MOST_IDLE = 8  # steps in a row without drafts, after which a request is decoded without the network
+FEW_IDLE = 2  # the same once it is followed again, which begins with a probe
+AGAIN_AFTER = (128, 2048)  # tokens after which it is followed again: at first, and at most; doubled if in vain
 
 
 @dataclass(slots=True)
@@ -32,7 +34,23 @@ class FollowedText:
     draft_ids: Sequence[int] = ()  # to follow the first `length` tokens
     length: int = 0
     num_idle: int = 0  # steps in a row for which nothing was drafted
-    is_left: bool = False  # decoded without the network, which lacks keys and values of those tokens
+    most_idle: int = MOST_IDLE
+    preemptions: int = 0  # of the request, when it was computed from its first token or a cached prefix
+    gaps: list[int] = field(default_factory=list)  # numbers of its pages that the network lacks, rising
+    begin: int = 0  # position from which on the network follows; it lacks the page before, unless it begins there
+    again_after: int = 0  # tokens for which it was left last
+
+    def add_gaps(self, pages: Iterable[int]) -> None:
+        """Adds numbers of pages, the first of which may be the last known one."""
+        self.gaps += [number for number in pages if not self.gaps or number > self.gaps[-1]]
+
+    def leave(self, page_size: int) -> None:
+        """Ends following. It begins again at the first token of a page, as the network lacks those before."""
+        count = len(self.token_ids)
+        has_stayed = count - self.begin >= self.again_after
+        self.again_after = AGAIN_AFTER[0] if has_stayed else min(2 * self.again_after, AGAIN_AFTER[1])
+        self.begin = -(-(count + self.again_after) // page_size) * page_size
+        self.num_idle, self.most_idle = 0, FEW_IDLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +88,9 @@ class DraftingSpeculator:
         return [self._find_drafts(job) for job in jobs]
 
     def waits(self, plan: Plan) -> bool:
-        return plan.has_drafts or any(map(self._reads, plan.spans))
-
-    def _reads(self, span: Span) -> bool:
-        """Returns whether the network reads the residuals of a span, which a step launched after it would replace.
-
-        It reads those of a left request again if that is computed from its first token.
-        """
-        text = self._find_text(span)
-        return text is not None and (not text.is_left or span.start == 0)
+        return plan.has_drafts or any(
+            span.end > text.begin for span in plan.spans if (text := self._find_text(span)) is not None
+        )
 
     def expect(self, plan: Plan) -> None:
         """Begins to follow new requests, also those that end now: others may find their pages."""
@@ -91,7 +103,8 @@ class DraftingSpeculator:
         self._read()
         if not (parts := self._keep(plan, results)):
             return
-        counts = self._choose(parts)
+        jobs = map(self.find_job, plan.spans)
+        counts = self._choose(parts, sum(job is not None and job.is_decoding for job in jobs))
         with self.policy.totals.timed("draft"):
             pending = self.drafts.draft([part.kept for part in parts], counts, features)
         if any(counts):
@@ -131,15 +144,23 @@ class DraftingSpeculator:
 
     def _find_text(self, span: Span) -> FollowedText | None:
         """Returns the text of a request, None if it has ended or was cancelled."""
-        name = span.request.request_id
+        name, job = span.request.request_id, self.find_job(span)
         text = self._texts.get(name)
-        if text is not None and text.token_ids is span.token_ids:
+        if text is None or text.token_ids is not span.token_ids:
+            if job is None:
+                return None
+            text = self._texts[name] = FollowedText(span.token_ids, Acceptance(self.policy.overall[KIND]))
+        elif job is None or job.preemptions == text.preemptions:
             return text
-        if self.find_job(span) is None:
-            return None
-        text = self._texts[name] = FollowedText(span.token_ids, Acceptance(self.policy.overall[KIND]))
-        text.is_left = self._lacking.precede(span)  # a cached prefix of a request that was left
+        self._begin(text, span, job.preemptions)
         return text
+
+    def _begin(self, text: FollowedText, span: Span, preemptions: int) -> None:
+        """Follows a text from its first span on, also after a preemption; before it are cached pages."""
+        size = self.drafts.page_size
+        text.preemptions, text.num_idle, text.gaps = preemptions, 0, self._lacking.find_before(span)
+        lacks_last = span.start % size > 0 and text.gaps[-1:] == [span.start // size]
+        text.begin = (span.start // size + 1) * size if lacks_last else span.start
 
     def _find_drafts(self, job: Job) -> Sequence[int]:
         text = self._texts.get(job.request.request_id)
@@ -161,27 +182,40 @@ class DraftingSpeculator:
             text = self._find_text(span)
             accepted = 0 if result is None else len(result.following)
             end = min(span.end + accepted, len(span.token_ids) - 1)
-            if text is not None and span.start == 0:
-                text.is_left, text.num_idle = False, 0  # preempted, and computed again from its first token
-            if text is not None:
-                self._lacking.note(span, end, is_stored=not text.is_left)
-            if text is not None and not text.is_left and end > span.start:
-                job = self.find_job(span)
-                job = job if job is not None and job.is_decoding else None
-                rows = KeptSpan(replace(span, end=end, num_logits=0, draft_ids=()), first)
-                parts.append(KeptRows(rows, text, job))
+            if text is not None and end > span.start:
+                begin = min(max(span.start, text.begin), end)
+                self._note(text, span, begin, end)
+                if begin < end:
+                    job = self.find_job(span)
+                    job = job if job is not None and job.is_decoding else None
+                    kept = replace(span, start=begin, end=end, num_logits=0, draft_ids=())
+                    parts.append(KeptRows(KeptSpan(kept, first + begin - span.start, text.gaps), text, job))
             first += span.num_tokens
         return parts
 
-    def _choose(self, parts: Sequence[KeptRows]) -> list[int]:
-        """Returns the number of tokens to draft per text."""
+    def _note(self, text: FollowedText, span: Span, begin: int, end: int) -> None:
+        """Notes that the network stores the tokens of a span from `begin` to `end`, and none before `begin`."""
+        size = self.drafts.page_size
+        if span.start < begin:
+            self._lacking.note(span, begin, is_stored=False)
+            text.add_gaps(range(span.start // size, -(-begin // size)))
+        if begin < end:
+            self._lacking.note(replace(span, start=begin), end, is_stored=True)
+        if begin == text.begin < end and text.most_idle == FEW_IDLE:
+            self.policy.hasten_probe()  # followed again: whether drafts are right now is not known
+
+    def _choose(self, parts: Sequence[KeptRows], num_decoding: int) -> list[int]:
+        """Returns the number of tokens to draft per text, for a step of `num_decoding` requests."""
         decoding = [part for part in parts if part.job is not None]
-        chosen = self.policy.choose([*map(self._list_chances, decoding)], can_rest=False)
-        counts = dict(zip(map(id, decoding), chosen, strict=True))
-        most_idle = 1 if self.policy.allowance.is_spent else MOST_IDLE
+        others: list[list[float]] = [[]] * (num_decoding - len(decoding))
+        chosen = self.policy.choose([*map(self._list_chances, decoding), *others], can_rest=False)
+        counts = dict(zip(map(id, decoding), chosen, strict=False))
         for part in decoding:
-            part.text.num_idle = 0 if counts[id(part)] else part.text.num_idle + 1
-            part.text.is_left = self.policy.adapts and part.text.num_idle >= most_idle
+            text = part.text
+            text.num_idle = 0 if counts[id(part)] else text.num_idle + 1
+            most_idle = 1 if self.policy.allowance.is_spent else text.most_idle
+            if self.policy.adapts and text.num_idle >= most_idle:
+                text.leave(self.drafts.page_size)
         return [counts.get(id(part), 0) for part in parts]
 
     def _list_chances(self, part: KeptRows) -> list[float]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from torch import Tensor
 
+from firesteel.engine.step.batch import lay_out
 from firesteel.engine.transfer import Download
-from firesteel.model.host_batch import Ints
-from firesteel.types import Span
+from firesteel.model.host_batch import HostBatch, Ints
+from firesteel.types import Plan, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class KeptSpan:
 
     span: Span
     first: int
+    gaps: Sequence[int] = ()  # numbers of earlier pages of the text that the network lacks, rising
 
     @property
     def rows(self) -> Ints:
@@ -32,12 +34,30 @@ class KeptSpan:
 
     def head(self) -> KeptSpan:
         """Returns all rows but the last."""
-        return KeptSpan(replace(self.span, end=self.span.end - 1), self.first)
+        return replace(self, span=replace(self.span, end=self.span.end - 1))
 
     def tail(self) -> KeptSpan:
         """Returns the last row."""
         last = self.span.end - 1
-        return KeptSpan(replace(self.span, start=last), self.first + last - self.span.start)
+        return replace(self, span=replace(self.span, start=last), first=self.first + last - self.span.start)
+
+
+def lay_out_kept(spans: Sequence[KeptSpan], page_size: int, reach: int) -> HostBatch:
+    """Returns the rows' places as the network counts them: as if its texts had no tokens in the gaps."""
+    host = lay_out(Plan(spans=[kept.span for kept in spans]), page_size, reach)
+    if not any(kept.gaps for kept in spans):
+        return host
+    table = host.full_table.copy()
+    for row, kept in zip(table, spans, strict=True):
+        held = np.delete(row, kept.gaps)
+        row[: len(held)] = held  # what follows is not read: the text is shorter
+    left_out = page_size * np.array([len(kept.gaps) for kept in spans])
+    return replace(
+        host,
+        positions=host.positions - left_out.repeat(np.diff(host.query_starts)),
+        kv_lens=host.kv_lens - left_out,
+        full_table=table,
+    )
 
 
 def split_spans(

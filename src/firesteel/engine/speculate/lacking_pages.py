@@ -23,6 +23,9 @@ class LackingPages:
         else:
             self._pages.update(span.full_pages[span.start // size : -(-end // size)])
 
-    def precede(self, span: Span) -> bool:
-        """Returns whether some of them hold tokens before the span."""
-        return not self._pages.isdisjoint(span.full_pages[: -(-span.start // self._page_size)])
+    def find_before(self, span: Span) -> list[int]:
+        """Returns the numbers in the text, rising, of those that hold tokens before the span."""
+        before = span.full_pages[: -(-span.start // self._page_size)]
+        if self._pages.isdisjoint(before):
+            return []
+        return [number for number, page in enumerate(before) if page in self._pages]

@@ -11,7 +11,7 @@ from firesteel.engine.step.step_store import ReadyStep, StepStore
 from firesteel.model.host_batch import HostBatch
 
 LAUNCHES, ROUNDS = 3, 2  # after a first launch; the faster round counts
-ROWS = (1, 2, 4, 8, 16, 32)  # numbers between them are interpolated; beyond, time grows in proportion
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)  # numbers between them are interpolated; beyond, time grows in proportion
 
 
 @torch.inference_mode()

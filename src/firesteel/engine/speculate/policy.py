@@ -139,6 +139,10 @@ class DraftPolicy:
         self._launched.learn(rows, time.ms - time.before_ms)
         self.plain.adopt(self._launched)
 
+    def hasten_probe(self) -> None:
+        """Has the next choices against drafts be a probe, as far as losses allow one."""
+        self._probe.hasten()
+
     def describe(self, requests: int = 1) -> dict[str, Any]:
         """Returns what choices are made from, for steps of `requests`: why something is drafted, or nothing."""
         chances = {kind: acceptance.chances(TOLD_POSITIONS) for kind, acceptance in sorted(self.overall.items())}
@@ -181,6 +185,10 @@ class Turn:
         if self._passed >= self._interval + DUE_CHOICES:
             self.begin(is_longer=True)
         return True
+
+    def hasten(self) -> None:
+        """Makes it due, at the intervals it had."""
+        self._passed = max(self._passed, self._interval)
 
     def begin(self, *, is_longer: bool, is_due: bool = False) -> None:
         """Begins the next interval, at its end if it `is_due` at once."""

@@ -44,8 +44,10 @@ class Speculator(Protocol):
 
 
 def cut_drafts(job: Job, draft_ids: Sequence[int]) -> Sequence[int]:
-    """Returns the first of `draft_ids` that the request's grammar allows."""
-    mask = job.request.mask
-    if mask is None or not draft_ids:
+    """Returns the first of `draft_ids`: before one that ends the request, and as far as its grammar allows them."""
+    request = job.request
+    ended = next((place for place, token in enumerate(draft_ids) if token in request.stops), len(draft_ids))
+    draft_ids = draft_ids[:ended]
+    if request.mask is None or not draft_ids:
         return draft_ids
-    return draft_ids[: mask.count_allowed(job.token_ids[job.request.num_prompt :], draft_ids)]
+    return draft_ids[: request.mask.count_allowed(job.token_ids[request.num_prompt :], draft_ids)]

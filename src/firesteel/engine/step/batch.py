@@ -17,7 +17,7 @@ def build_batch(plan: Plan, page_size: int, device: torch.device, reach: int = 0
 
     Page tables hold `reach` tokens more than the longest request.
     """
-    return _upload(lay_out(plan, page_size, reach), device)
+    return upload_batch(lay_out(plan, page_size, reach), device)
 
 
 def lay_out_rows(plan: Plan, page_size: int) -> HostBatch:
@@ -37,7 +37,8 @@ def lay_out_rows(plan: Plan, page_size: int) -> HostBatch:
     )
 
 
-def _upload(host: HostBatch, device: torch.device) -> Batch:
+def upload_batch(host: HostBatch, device: torch.device) -> Batch:
+    """Returns the batch on the device, in one copy."""
     parts = [
         host.token_ids,
         host.positions,
