@@ -66,8 +66,19 @@ def patch_once(patch):
     return patch_unless_patched
 
 
+def read_scalars(patch):
+    """Lets a scalar bound a loop: Triton 3.6 converts an array of one value to int, which NumPy 2.4 refuses."""
+
+    def patch_tensor(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    return patch_tensor
+
+
 assert interpreting(), "TRITON_INTERPRET=1 must be set"
 interpreter._patch_lang = patch_once(interpreter._patch_lang)
+interpreter._patch_lang_tensor = read_scalars(interpreter._patch_lang_tensor)
 torch.set_num_threads(1)
 np.seterr(all="ignore")  # kernels compute with infinities and NaN on purpose
 for line in sys.stdin:

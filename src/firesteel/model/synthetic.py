@@ -1,4 +1,6 @@
-"""Random weights of any spec, made on the device, equal for equal seeds.
+"""Random weights of any spec, made on the device, equal for equal seeds with one version of torch.
+
+torch 2.11 and 2.15 draw different bf16 values.
 
 They are scaled so that activations stay finite through all layers and tokens spread over the experts: every matrix
 has about unit gain, and router logits have a standard deviation of about one. In a deep network each layer adds
