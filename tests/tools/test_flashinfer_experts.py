@@ -28,6 +28,8 @@ def small(monkeypatch):
 
         return call
 
+    library = SimpleNamespace(jit=SimpleNamespace(jit_spec_registry=SimpleNamespace(get_all_specs=dict)))
+    monkeypatch.setattr(flashinfer_moe, "import_flashinfer", lambda: library)
     monkeypatch.setattr(flashinfer_moe, "prepare_call", prepare)
     monkeypatch.setattr(flashinfer_moe, "list_tiles", lambda experts, active: ([0], [2]))
     monkeypatch.setattr(
