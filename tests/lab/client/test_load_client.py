@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
+from firesteel.lab.client import load_client
 from firesteel.lab.client.load_client import LoadClient
 from firesteel.lab.client.prompts import user
 from firesteel.lab.client.wire import RequestFailed
@@ -82,8 +83,8 @@ class ClosingServer:
 
     EVENTS = b'data: {"choices": [{"delta": {"content": "a"}, "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
 
-    def __init__(self, answers):
-        self.answers, self.num_connections, self.num_requests = answers, 0, 0
+    def __init__(self, answers, last=b""):
+        self.answers, self.last, self.num_connections, self.num_requests = answers, last, 0, 0
 
     async def serve(self, reader, writer):
         self.num_connections += 1
@@ -94,22 +95,35 @@ class ClosingServer:
                 self.num_requests += 1
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(self.EVENTS) + self.EVENTS)
             await reader.read(1)  # the next request has begun: it gets no answer
+            writer.write(self.last)
+
+
+def ask_closing(server, num_requests):
+    async def ask():
+        async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listening:
+            port = listening.sockets[0].getsockname()[1]
+            async with LoadClient(f"http://127.0.0.1:{port}", model="any") as client:
+                return [await client.stream([user("hi")], max_tokens=1) for _ in range(num_requests)]
+
+    return asyncio.run(ask())
 
 
 @pytest.mark.parametrize(("answers", "are_whole"), [(1, [True, True, True]), (0, [False])])
 def test_request_on_a_connection_that_the_server_closes_is_sent_again_but_not_on_a_new_one(answers, are_whole):
     server = ClosingServer(answers)
-
-    async def ask():
-        async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listening:
-            port = listening.sockets[0].getsockname()[1]
-            async with LoadClient(f"http://127.0.0.1:{port}", model="any") as client:
-                return [await client.stream([user("hi")], max_tokens=1) for _ in are_whole]
-
-    exchanges = asyncio.run(ask())
+    exchanges = ask_closing(server, len(are_whole))
     assert [exchange.is_whole for exchange in exchanges] == are_whole
     assert all(exchange.first_token_s > exchange.start_s for exchange in exchanges if exchange.is_whole)
     assert (server.num_connections, server.num_requests) == (len(are_whole), sum(are_whole))
+
+
+@pytest.mark.parametrize(("within_s", "last"), [(0.0, b""), (60.0, b"no HTTP\r\n\r\n")], ids=["late", "broken"])
+def test_request_is_not_sent_again_if_the_server_may_have_computed_or_answered(monkeypatch, within_s, last):
+    """A server that died while it computed, or answered what is no HTTP, was asked once more and passed."""
+    monkeypatch.setattr(load_client, "RESEND_WITHIN_S", within_s)
+    server = ClosingServer(1, last)
+    assert [exchange.is_whole for exchange in ask_closing(server, 2)] == [True, False]
+    assert server.num_connections == 1
 
 
 def test_token_ids_are_requested_if_the_server_accepts_that(mock):

@@ -21,6 +21,8 @@ ChatMessage = Mapping[str, Any]
 CHAT = "/v1/chat/completions"
 LATENCY_SAMPLES = 20
 UNKNOWN_FIELD = (400, 422)  # status of a request with a field that the server does not accept
+RESEND_WITHIN_S = 1.0  # of the first try: a server that closes a connection later may have begun to compute
+CLOSED = "disconnected without sending a response"  # httpx2's words; a broken answer has others
 
 
 class LoadClient:
@@ -131,8 +133,10 @@ class LoadClient:
         """Sends a request and returns the answer as soon as it begins; the caller closes it.
 
         A kept connection may be closed by the server just as it is used; llama-server does so after some streams.
-        The request is then sent again, until a new connection was opened for it. `on_start` is called before each.
+        The request is then sent again, until a new connection was opened for it, but only if nothing came back and
+        the connection was closed at once. `on_start` is called before each try.
         """
+        first_start_s = time.perf_counter()
         while True:
             opened: list[str] = []
 
@@ -144,8 +148,9 @@ class LoadClient:
             on_start()
             try:
                 return await self._http.send(request, stream=True)
-            except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
-                if opened:
+            except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError) as error:
+                is_broken = isinstance(error, httpx2.RemoteProtocolError) and CLOSED not in str(error)
+                if opened or is_broken or time.perf_counter() - first_start_s > RESEND_WITHIN_S:
                     raise
 
     async def _listen(
