@@ -29,3 +29,12 @@ def test_container_of_another_machine_is_described_by_top(monkeypatch):
     assert found.describe_all(known_only=True) == [] and found.rss_bytes() == 1 << 30
     assert [process.pid for process in found.find_zombies()] == [8]
     assert found.list_commands()[0] == "/usr/bin/python3 serve"
+
+
+def test_secrets_in_command_lines_of_another_machine_are_hidden(monkeypatch):
+    """Reports quote command lines, which show the path of llama.cpp."""
+    row = TopRow(7, 1, 0, "S", "llama-server --api-key very-secret --cpu-moe")
+    monkeypatch.setattr(ContainerRuntime, "list_processes", lambda self, container: [row])
+    monkeypatch.setattr(processes, "is_here", lambda pid, container: False)
+    [command] = ContainerProcesses(ContainerRuntime(("docker",)), "abc", 7).list_commands()
+    assert "very-secret" not in command and command.endswith(" --cpu-moe")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
+from firesteel.config import hide_secrets
 from firesteel.lab.servers.container.runtime import ContainerRuntime, TopRow
 from firesteel.lab.servers.processes import ProcessInfo, ServerProcesses
 
@@ -65,7 +66,7 @@ def _describe(row: TopRow) -> ProcessInfo:
         pid=row.pid,
         parent=row.parent,
         name=Path(row.command.split()[0]).name,
-        command=row.command,
+        command=" ".join(hide_secrets(row.command.split())),
         status=psutil.STATUS_ZOMBIE if row.state == "Z" else psutil.STATUS_RUNNING,
         rss_bytes=row.rss_bytes,
         threads=0,
