@@ -48,7 +48,7 @@ class Results:
     modules: dict[str, str] = field(default_factory=dict)  # why a module could not be collected
 
     def record(self, test: str, outcome: str, reason: str = "") -> None:
-        if self.outcomes.get(test) in (FAILED, CRASHED):  # its teardown has no say
+        if self.outcomes.get(test) in (FAILED, CRASHED):  # a failure stays one, whatever the teardown does
             return
         self.outcomes[test] = outcome
         if reason:
@@ -61,6 +61,9 @@ class Results:
                 self.outcomes.setdefault(entry["test"], UNREACHED)
             elif entry["event"] == "module":
                 self.modules[entry["test"]] = f"{entry['outcome']}: {entry['reason']}"
+            elif entry["event"] == "started":  # in a later run, too: what was known is out of date
+                self.outcomes[entry["test"]] = UNREACHED
+                self.reasons.pop(entry["test"], None)
             elif entry["event"] == "ended":
                 self.record(entry["test"], entry["outcome"], entry["reason"])
 
@@ -125,8 +128,9 @@ def run_module(tests: Sequence[str], out: Path, deadline: Deadline) -> list[dict
         run_pytest(out, left, deadline)
         written = [entry for entry in read_entries(out, offset) if entry["test"] in left]
         ended = {entry["test"] for entry in written if entry["event"] == "ended"}
+        finished = {entry["test"] for entry in written if entry["event"] == "finished"}
         started = [entry["test"] for entry in written if entry["event"] == "started"]
-        if not deadline.is_over and started and started[-1] not in ended:
+        if not deadline.is_over and started and started[-1] not in finished:
             crash = {"event": "ended", "test": started[-1], "outcome": CRASHED, "reason": "its process ended"}
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(crash) + "\n")

@@ -48,6 +48,9 @@ class Writer:
         if report.outcome == "failed" and any(word in reason for word in STICKY):
             self.spoilt_by = report.nodeid
 
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.write(event="finished", test=nodeid)
+
 
 def describe(report: pytest.CollectReport | pytest.TestReport) -> str:
     """Returns why a test failed or was skipped; of long texts the end, which has the error."""

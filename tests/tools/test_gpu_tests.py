@@ -20,6 +20,13 @@ def test_ends_its_process(): os._exit(3)
 def test_behind_it(): pass
 def test_breaks_the_context(): raise RuntimeError("CUDA error: an illegal memory access was encountered")
 def test_in_a_new_process(): pass
+
+@pytest.fixture
+def ends_its_process():
+    yield
+    os._exit(3)
+
+def test_ends_in_its_teardown(ends_its_process): pass
 """
 
 
@@ -61,6 +68,7 @@ def test_every_test_has_its_outcome_though_some_end_their_process(folder):
         "test_behind_it": PASSED,
         "test_breaks_the_context": FAILED,
         "test_in_a_new_process": PASSED,
+        "test_ends_in_its_teardown": CRASHED,
     }
     assert "assert 1 == 2" in results.reasons["test_a.py::test_wrong"]
     assert results.modules.keys() == {"test_b.py"}
@@ -97,6 +105,16 @@ def test_a_failure_stays_one_whatever_its_teardown_says():
     ended = {"event": "ended", "test": "a.py::b", "reason": ""}
     results.read([ended | {"outcome": FAILED}, ended | {"outcome": SKIPPED}])
     assert results.outcomes == {"a.py::b": FAILED}
+
+
+def test_what_a_later_run_found_counts():
+    """A test that failed and was run again was never left out of a continued run, and one cut off seemed to pass."""
+    results = Results()
+    started, ended = ({"event": event, "test": "a.py::b", "reason": ""} for event in ("started", "ended"))
+    results.read([started, ended | {"outcome": FAILED, "reason": "why"}, started, ended | {"outcome": PASSED}])
+    assert results.outcomes == {"a.py::b": PASSED} and not results.reasons
+    results.read([started])
+    assert results.outcomes == {"a.py::b": UNREACHED}
 
 
 @pytest.mark.parametrize(
