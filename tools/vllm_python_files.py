@@ -23,16 +23,16 @@ def replace(wheel: Path, site_packages: Path) -> list[str]:
     kept = sorted(path for path in package.rglob("*") if path.is_file() and is_compiled(path.name))
     if not kept:
         raise SystemExit(f"{package} has no compiled files: install a CPU build of vLLM there first")
-    aside = site_packages / f"{PACKAGE}.replaced"
-    package.rename(aside)
+    replaced = site_packages / f"{PACKAGE}.replaced"
+    package.rename(replaced)
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.startswith(f"{PACKAGE}/") and not is_compiled(name)]
         archive.extractall(site_packages, names)
     for path in kept:
         place = package / path.relative_to(package)
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(aside / path.relative_to(package), place)
-    shutil.rmtree(aside)
+        shutil.copy2(replaced / path.relative_to(package), place)
+    shutil.rmtree(replaced)
     return [str(path.relative_to(package)) for path in kept]
 
 
