@@ -6,7 +6,7 @@ import pytest
 
 from firesteel import UserError
 from firesteel.config import resolve
-from firesteel.config.sections import DRAFT_KINDS
+from firesteel.config.speculate_section import DRAFT_KINDS
 from firesteel.config.speculative_config import (
     EXAMPLE,
     METHODS,

@@ -23,7 +23,6 @@ from firesteel.config.sections import (
     KernelConfig,
     ModelConfig,
     ProcessConfig,
-    SpeculateConfig,
 )
 from firesteel.config.server_section import ServerConfig
 from firesteel.config.settings import (
@@ -35,6 +34,7 @@ from firesteel.config.settings import (
     all_settings,
     resolve,
 )
+from firesteel.config.speculate_section import SpeculateConfig
 
 __all__ = [
     "FILE_FLAG",

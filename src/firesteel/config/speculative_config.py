@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from firesteel.config.sections import DRAFT_KINDS
+from firesteel.config.speculate_section import DRAFT_KINDS
 from firesteel.errors import UserError
 
 FLAG = "--speculative-config"
