@@ -65,6 +65,12 @@ def test_steps_with_more_tokens_than_the_kernel_counts_are_refused_with_the_larg
     check_steps(settings | {"max_num_batched_tokens": 16384}, spec=replace(GPT_OSS, num_active=2))
 
 
+def test_the_choice_is_named_as_it_was_asked_for():
+    """A family was named by its first implementation, which nobody had asked for."""
+    with pytest.raises(UserError, match=r"moe_matmul=cuda computes .* or leave moe_matmul=cuda out"):
+        check_steps({"kernels": "moe_matmul=cuda", "max_num_batched_tokens": 16384})
+
+
 def test_large_steps_are_taken_where_another_implementation_computes_them():
     for settings in ({}, {"kernels": "moe_matmul=triton"}, {"kernels": "moe_matmul=reference"}):
         check_steps(settings | {"max_num_batched_tokens": 1 << 16})

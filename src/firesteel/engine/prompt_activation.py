@@ -9,9 +9,11 @@ from firesteel.errors import KernelError, UserError
 from firesteel.kernels import Kernels
 from firesteel.kernels.op.op import REFERENCE
 from firesteel.kernels.operands.activation import FP8, is_native, lacks_native
+from firesteel.kernels.registry import parse_pins
 from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.kernels.wgmma import e4m3
 from firesteel.kernels.wgmma.bf16 import MOST_PAIRS
+from firesteel.model.decode_ops import split_choices
 from firesteel.model.spec import ModelSpec
 
 # Begins the names of moe_matmul's implementations that number pairs in 16 bits, or take few tokens.
@@ -57,7 +59,8 @@ def check_step_size(spec: ModelSpec, kernels: Kernels, config: Config, device: D
     if not device.is_cuda:
         return
     names = [candidate.name for candidate in kernels.moe_matmul.candidates]
-    cause = f"moe_matmul={names[0]}"
+    pins = parse_pins(split_choices(config.kernels.kernels)[0])
+    cause = f"moe_matmul={pins.get('moe_matmul', names[0])}"  # as it was asked for: the name may be a family's
     if config.kernels.prefill_activation == FP8:
         cause = f"--prefill-activation {FP8}"
         if not (takers := [name for name in names if name in (FP8_NAME, REFERENCE)]):
