@@ -125,7 +125,7 @@ def run_module(tests: Sequence[str], out: Path, deadline: Deadline) -> list[dict
     left, entries = list(tests), []
     while left and not deadline.is_over:
         offset = out.stat().st_size if out.exists() else 0
-        run_pytest(out, left, deadline)
+        said = run_pytest(out, left, deadline)
         written = [entry for entry in read_entries(out, offset) if entry["test"] in left]
         ended = {entry["test"] for entry in written if entry["event"] == "ended"}
         finished = {entry["test"] for entry in written if entry["event"] == "finished"}
@@ -138,6 +138,8 @@ def run_module(tests: Sequence[str], out: Path, deadline: Deadline) -> list[dict
             ended.add(started[-1])
         entries += written
         if not ended:
+            if not deadline.is_over:
+                print(said)  # why none of them could run
             break
         left = [test for test in left if test not in ended]
     return entries

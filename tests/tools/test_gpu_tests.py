@@ -107,6 +107,12 @@ def test_a_failure_stays_one_whatever_its_teardown_says():
     assert results.outcomes == {"a.py::b": FAILED}
 
 
+def test_why_no_test_of_a_module_could_run_is_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpu_tests, "run_pytest", lambda out, flags, deadline: "ImportError in conftest.py")
+    assert gpu_tests.run_module(["a.py::b"], tmp_path / "out.jsonl", gpu_tests.Deadline(60)) == []
+    assert "ImportError in conftest.py" in capsys.readouterr().out
+
+
 def test_what_a_later_run_found_counts():
     """A test that failed once was run again in each continued run, and one that was cut off seemed to pass."""
     results = Results()
