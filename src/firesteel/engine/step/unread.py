@@ -8,9 +8,9 @@ from firesteel.engine.transfer import Download
 
 
 class UnreadSteps:
-    """Bounds those that the device has not run yet to two.
+    """Bounds the unread steps that the device has not run yet to two.
 
-    So it has work, and a request that arrives does not wait for all pieces of a long prompt.
+    The device always has work, and a request that arrives does not wait for all pieces of a long prompt.
     """
 
     def __init__(self) -> None:
