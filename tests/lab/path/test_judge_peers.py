@@ -97,6 +97,12 @@ def test_log_of_a_run_of_llama_cpp_on_a_cpu_shows_its_path():
     assert not failed(table)
 
 
+def test_flags_that_keep_experts_on_the_cpu_are_no_fallback_on_a_machine_without_a_gpu():
+    given = {"log": lines.read_log("llamacpp-2026-08-cpu.log"), "commands": ["llama-server --cpu-moe"]}
+    assert not failed(judge("llamacpp", **given, machine="cpu"))
+    assert failed(judge("llamacpp", **given, machine="")) == {"moe"}
+
+
 def test_usual_log_of_llama_cpp_shows_nothing_and_the_cure_names_the_verbosity():
     table = judge("llamacpp", log=lines.read_log("llamacpp-2026-08-cpu-default.log"), machine="gpu")
     assert not values(table) and table.verdict is UNPROVEN
