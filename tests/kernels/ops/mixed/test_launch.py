@@ -60,8 +60,7 @@ def pad_step(given, requests, rows, columns=2):
     ],
 )
 def test_any_splits_agree_in_a_padded_step(sinks, splits, run_interpreted):
-    """Also with few slots. Who is not split has the bits of one split; pages after the last
-    are not read."""
+    """Also with few slots. A request that is not split has the bits of one split. Pages behind it are not read."""
     given = sample("", STEP, page_size=64, dtype=torch.float32, sinks=sinks)
     run_interpreted(PARTS, *splits, samples=[pad_step(given, 9, 7)])
 
