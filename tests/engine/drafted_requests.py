@@ -65,17 +65,3 @@ def make_requests(params, max_tokens=NEW):
         )
         for number, prompt in enumerate(PROMPTS)
     ]
-
-
-def run(engine, requests):
-    outputs = {request.request_id: [] for request in requests}
-    for request in requests:
-        engine.submit(request)
-    while engine.has_work:
-        for output in engine.step():
-            outputs[output.request_id].append(output)
-    return outputs
-
-
-def tokens(outputs):
-    return {name: [token for output in own for token in output.token_ids] for name, own in outputs.items()}

@@ -13,6 +13,7 @@ from firesteel.engine.cache.kv_cache import page_bytes
 from firesteel.engine.engine import Engine
 from firesteel.errors import RequestError, UserError
 from firesteel.types import Request, SamplingParams
+from tests.engine.arrivals import serve, tokens
 
 RNG = random.Random(5)
 PROMPTS = [[RNG.randrange(256) for _ in range(length)] for length in (1, 7, 16, 33, 60, 90)]
@@ -37,24 +38,6 @@ def request(name, token_ids, max_tokens=NEW, **params):
     )
 
 
-def run(engine, requests, *, at=None):
-    """Returns outputs by request; request i is submitted before step at[i]."""
-    made = {request.request_id: [] for request in requests}
-    arrivals = sorted(zip(at or [0] * len(requests), range(len(requests)), strict=True))
-    step = 0
-    while arrivals or engine.has_work:
-        while arrivals and arrivals[0][0] <= step:
-            engine.submit(requests[arrivals.pop(0)[1]])
-        for output in engine.step():
-            made[output.request_id].append(output)
-        step += 1
-    return made
-
-
-def tokens(made):
-    return {name: [token for output in outputs for token in output.token_ids] for name, outputs in made.items()}
-
-
 def last(made, name):
     return made[str(name)][-1]
 
@@ -69,44 +52,45 @@ def alone(llm, requests):
     """Returns the tokens of each request in its own engine, with its prompt in one piece."""
     made = {}
     for request in requests:
-        made |= tokens(run(make(llm, max_num_seqs=1, prefix_caching=False), [request]))
+        made |= tokens(serve(make(llm, max_num_seqs=1, prefix_caching=False), [request]))
     assert len({tuple(new) for new in made.values()}) == len(PROMPTS)
     return made
 
 
 def test_batched_equals_alone(llm, requests, alone):
     engine = make(llm)
-    assert tokens(run(engine, requests)) == alone
+    assert tokens(serve(engine, requests)) == alone
     assert engine.statistics().largest_step_requests == len(PROMPTS)
 
 
 @pytest.mark.parametrize("budget", [1, 5, 32])
 def test_chunked_equals_whole(llm, requests, alone, budget):
     engine = make(llm, max_num_batched_tokens=budget)
-    assert tokens(run(engine, requests)) == alone
+    assert tokens(serve(engine, requests)) == alone
     assert engine.statistics().largest_step_tokens == budget
 
 
 @pytest.mark.parametrize("page_size", [1, 8, 64])
 def test_page_size_does_not_matter(llm, requests, alone, page_size):
-    assert tokens(run(make(llm, page_size=page_size), requests)) == alone
+    assert tokens(serve(make(llm, page_size=page_size), requests)) == alone
 
 
 def test_cached_prefix_equals_cold(llm, requests, alone):
     engine = make(llm)
-    run(engine, requests)
-    made = run(engine, requests)
+    serve(engine, requests)
+    made = serve(engine, requests)
     assert tokens(made) == alone
     for number, prompt in enumerate(PROMPTS):
         assert last(made, number).num_cached == (len(prompt) - 1) // 4 * 4
-    cold = run(make(llm, prefix_caching=False), [*requests, *[request(f"{i}b", p) for i, p in enumerate(PROMPTS)]])
+    again = [request(f"{number}b", prompt) for number, prompt in enumerate(PROMPTS)]
+    cold = serve(make(llm, prefix_caching=False), [*requests, *again])
     assert all(outputs[-1].num_cached == 0 for outputs in cold.values())
 
 
 def test_request_that_wants_no_cache_computes_all_of_its_prompt(llm, alone):
     engine = make(llm)
-    run(engine, [request("first", PROMPTS[4])])
-    made = run(engine, [request("cold", PROMPTS[4], cache_prompt=False), request("warm", PROMPTS[4])])
+    serve(engine, [request("first", PROMPTS[4])])
+    made = serve(engine, [request("cold", PROMPTS[4], cache_prompt=False), request("warm", PROMPTS[4])])
     assert (last(made, "cold").num_cached, last(made, "warm").num_cached > 0) == (0, True)
     assert tokens(made)["cold"] == tokens(made)["warm"] == alone["4"]
 
@@ -114,9 +98,9 @@ def test_request_that_wants_no_cache_computes_all_of_its_prompt(llm, alone):
 def test_request_that_wants_no_cache_leaves_nothing_in_it(llm):
     """Its pages were published: a later request could tell by its first token that someone had asked the same."""
     engine = make(llm)
-    run(engine, [request("first", PROMPTS[4], cache_prompt=False)])
+    serve(engine, [request("first", PROMPTS[4], cache_prompt=False)])
     assert engine.pool.num_idle == 0
-    assert last(run(engine, [request("second", PROMPTS[4])]), "second").num_cached == 0
+    assert last(serve(engine, [request("second", PROMPTS[4])]), "second").num_cached == 0
 
 
 def test_salts_keep_cached_prefixes_apart(llm, alone):
@@ -124,7 +108,7 @@ def test_salts_keep_cached_prefixes_apart(llm, alone):
     plain = request("0", PROMPTS[4])
     salts = ["", "a", "b", "a", "", "b"]
     asked = [replace(plain, request_id=str(number), cache_salt=salt) for number, salt in enumerate(salts)]
-    made = [run(engine, [asked_now]) for asked_now in asked]
+    made = [serve(engine, [asked_now]) for asked_now in asked]
     cached = [last(outputs, number).num_cached > 0 for number, outputs in enumerate(made)]
     assert cached == [False, False, False, True, True, True]
     assert all(tokens(outputs)[str(number)] == alone["4"] for number, outputs in enumerate(made))
@@ -132,17 +116,17 @@ def test_salts_keep_cached_prefixes_apart(llm, alone):
 
 def test_continued_text_finds_what_was_generated(llm, alone):
     engine = make(llm)
-    run(engine, [request("first", PROMPTS[3])])
+    serve(engine, [request("first", PROMPTS[3])])
     text = [*PROMPTS[3], *alone["3"]]
-    made = run(engine, [request("second", text)])
+    made = serve(engine, [request("second", text)])
     assert last(made, "second").num_cached == len(text) - 1  # the last token is not computed
-    fresh = run(make(llm, prefix_caching=False), [request("second", text)])
+    fresh = serve(make(llm, prefix_caching=False), [request("second", text)])
     assert tokens(made) == tokens(fresh)
 
 
 def test_preempted_equals_uninterrupted(llm, requests, alone):
     engine = make(llm, pages=32)
-    made = run(engine, requests)
+    made = serve(engine, requests)
     assert tokens(made) == alone
     assert engine.statistics().preemptions > 0
     assert sum(last(made, number).statistics.preemptions for number in range(len(PROMPTS))) > 0
@@ -153,18 +137,18 @@ def test_order_of_arrival_does_not_matter(llm, requests, alone):
     for _ in range(3):
         order = rng.sample(requests, len(requests))
         at = [rng.randrange(20) for _ in requests]
-        assert tokens(run(make(llm, max_num_batched_tokens=24), order, at=at)) == alone
+        assert tokens(serve(make(llm, max_num_batched_tokens=24), order, at=at)) == alone
 
 
 def test_same_seed_gives_the_same_tokens_whatever_else_runs(llm):
     drawn = [request(i, prompt, temperature=1.0, seed=i) for i, prompt in enumerate(PROMPTS)]
     expected = {}
     for single in drawn:
-        expected |= tokens(run(make(llm, max_num_seqs=1), [single]))
+        expected |= tokens(serve(make(llm, max_num_seqs=1), [single]))
     engine = make(llm, pages=40, max_num_batched_tokens=19)
-    assert tokens(run(engine, drawn, at=[5, 3, 0, 9, 1, 2])) == expected
+    assert tokens(serve(engine, drawn, at=[5, 3, 0, 9, 1, 2])) == expected
     assert engine.statistics().preemptions > 0
-    other = tokens(run(make(llm), [request(0, PROMPTS[0], temperature=1.0, seed=77)]))
+    other = tokens(serve(make(llm), [request(0, PROMPTS[0], temperature=1.0, seed=77)]))
     assert other["0"] != expected["0"]
 
 
@@ -182,7 +166,7 @@ def test_cancelled_requests_leave_no_trace(llm, requests, alone):
     assert set(made) == {"0", "2", "3", "5"}
     statistics = engine.statistics()
     assert (statistics.pages_held, statistics.requests_cancelled, statistics.requests_finished) == (0, 2, 4)
-    assert tokens(run(engine, requests)) == alone
+    assert tokens(serve(engine, requests)) == alone
 
 
 def test_request_larger_than_the_cache_is_refused_and_the_next_runs(llm, alone):
@@ -197,7 +181,7 @@ def test_request_larger_than_the_cache_is_refused_and_the_next_runs(llm, alone):
     with pytest.raises(UserError, match="outside the vocabulary"):
         engine.submit(request("odd", [1], logit_bias={5000: 1.0}))
     assert not engine.has_work
-    assert tokens(run(engine, [request("1", PROMPTS[1])])) == {"1": alone["1"]}
+    assert tokens(serve(engine, [request("1", PROMPTS[1])])) == {"1": alone["1"]}
 
 
 def test_step_without_work_gives_nothing(llm):
@@ -221,7 +205,7 @@ def test_prompt_logprobs_are_those_of_the_logits_chunked_or_preempted(llm, alone
     expected = [float(rows[i, token]) for i, token in enumerate(prompt[1:])]
     engine = make(llm, pages=pages, max_num_batched_tokens=13)
     others = [request(f"o{number}", PROMPTS[number]) for number in (2, 3)]
-    made = run(engine, [*others, request("4", prompt, prompt_logprobs=2, logprobs=1)])
+    made = serve(engine, [*others, request("4", prompt, prompt_logprobs=2, logprobs=1)])
     scored = [token for output in made["4"] for token in output.prompt_logprobs or ()]
     assert [token.token_id for token in scored] == prompt[1:] and all(len(token.top) == 2 for token in scored)
     assert [token.logprob for token in scored] == pytest.approx(expected, abs=1e-4)
@@ -248,7 +232,7 @@ def test_mask_allows_what_it_says_after_each_token(llm, alone):
 
     mask = Alternate()
     masked = Request(request_id="m", token_ids=PROMPTS[2], params=SamplingParams(max_tokens=12), mask=mask)
-    made = tokens(run(make(llm), [masked, request("2", PROMPTS[2])]))
+    made = tokens(serve(make(llm), [masked, request("2", PROMPTS[2])]))
     assert [token % 2 for token in made["m"][:10]] == [0, 1] * 5
     assert mask.seen == [made["m"][:count] for count in range(12)]
     assert made["2"] == alone["2"]
@@ -263,7 +247,7 @@ def test_row_that_cannot_be_drawn_ends_its_request_only(llm, alone):
             return torch.zeros(272, dtype=torch.bool)
 
     masked = Request(request_id="m", token_ids=PROMPTS[2], params=SamplingParams(), mask=Nothing())
-    made = run(make(llm), [masked, request("2", PROMPTS[2])])
+    made = serve(make(llm), [masked, request("2", PROMPTS[2])])
     assert last(made, "m").finish_reason == "refused" and "request m" in last(made, "m").error
     assert tokens(made)["2"] == alone["2"]
 
@@ -271,14 +255,14 @@ def test_row_that_cannot_be_drawn_ends_its_request_only(llm, alone):
 def test_stop_token_ends_a_request_with_that_reason(llm, alone):
     stop = alone["3"][5]
     request = Request(request_id="3", token_ids=PROMPTS[3], params=SamplingParams(), stops=frozenset([stop]))
-    made = run(make(llm), [request])
+    made = serve(make(llm), [request])
     assert tokens(made)["3"] == alone["3"][: alone["3"].index(stop) + 1]
     assert last(made, 3).finish_reason == "stop"
 
 
 def test_statistics_add_up(llm, requests):
     engine = make(llm)
-    made = run(engine, requests)
+    made = serve(engine, requests)
     statistics = engine.statistics()
     assert statistics.requests_finished == 6 and statistics.requests_running == statistics.requests_waiting == 0
     assert (statistics.prompt_tokens, statistics.output_tokens) == (sum(map(len, PROMPTS)), 6 * NEW)
@@ -313,7 +297,7 @@ def test_fp8_clips_what_is_too_large_and_counts_it(open_llm, score):
 def test_64_mixed_requests_finish_in_a_small_cache(llm, alone):
     rng = random.Random(2)
     many = [request(i, PROMPTS[i % 6], max_tokens=rng.randrange(1, NEW + 1)) for i in range(64)]
-    made = tokens(run(make(llm, pages=80, max_num_seqs=8, max_num_batched_tokens=40), many))
+    made = tokens(serve(make(llm, pages=80, max_num_seqs=8, max_num_batched_tokens=40), many))
     assert made == {str(i): alone[str(i % 6)][: request.params.max_tokens] for i, request in enumerate(many)}
 
 
@@ -337,22 +321,22 @@ def test_kindling_gives_the_same_batched_chunked_cached_and_preempted(kindling, 
     """The prompts are short, so pages hold 4 tokens."""
     alone = {}
     for request in sentences:
-        alone |= tokens(run(make(kindling, max_num_seqs=1, prefix_caching=False), [request]))
+        alone |= tokens(serve(make(kindling, max_num_seqs=1, prefix_caching=False), [request]))
     engine = make(kindling, page_size=4)
-    assert tokens(run(engine, sentences)) == alone
-    assert tokens(run(engine, sentences)) == alone and engine.statistics().cached_tokens > 0
-    assert tokens(run(make(kindling, max_num_batched_tokens=5), sentences, at=[3, 0, 2, 1])) == alone
+    assert tokens(serve(engine, sentences)) == alone
+    assert tokens(serve(engine, sentences)) == alone and engine.statistics().cached_tokens > 0
+    assert tokens(serve(make(kindling, max_num_batched_tokens=5), sentences, at=[3, 0, 2, 1])) == alone
     small = make(kindling, pages=24)
-    assert tokens(run(small, sentences)) == alone and small.statistics().preemptions > 0
+    assert tokens(serve(small, sentences)) == alone and small.statistics().preemptions > 0
 
 
 def test_second_turn_of_a_long_chat_is_nine_tenths_cached(kindling):
     rng = random.Random(3)
     first = [rng.randrange(4000) for _ in range(1500)]
     engine = make(kindling, page_size=64, max_num_batched_tokens=1024)
-    made = tokens(run(engine, [request("turn 1", first, max_tokens=40, ignore_eos=True)]))
+    made = tokens(serve(engine, [request("turn 1", first, max_tokens=40, ignore_eos=True)]))
     second = [*first, *made["turn 1"], *[rng.randrange(4000) for _ in range(60)]]
-    outputs = run(engine, [request("turn 2", second, max_tokens=2)])
+    outputs = serve(engine, [request("turn 2", second, max_tokens=2)])
     assert last(outputs, "turn 2").statistics.cached_tokens >= 0.9 * len(second)
 
 
@@ -365,10 +349,10 @@ def test_gpu_engine_batches_preempts_and_caches(kv_dtype):
     many = [request(i, prompt, max_tokens=24, ignore_eos=True) for i, prompt in enumerate(prompts)]
     alone = {}
     for single in many:
-        alone |= tokens(run(make(llm, page_size=16, kv_dtype=kv_dtype, max_num_seqs=1), [single]))
+        alone |= tokens(serve(make(llm, page_size=16, kv_dtype=kv_dtype, max_num_seqs=1), [single]))
     engine = make(llm, page_size=16, kv_dtype=kv_dtype, max_num_batched_tokens=64)
     for _ in range(2):
-        made = tokens(run(engine, many))
+        made = tokens(serve(engine, many))
         same = sum(made[name] == alone[name] for name in alone)
         assert same >= 5 and all(len(new) == 24 for new in made.values())
     assert engine.statistics().cached_tokens > 0

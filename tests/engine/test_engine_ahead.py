@@ -16,6 +16,7 @@ from firesteel.engine.step.step_store import FusedOps
 from firesteel.model.decode_ops import DecodeOps
 from firesteel.model.network_step import NetworkStep
 from firesteel.types import Request, SamplingParams
+from tests.engine.arrivals import serve, tokens
 
 RNG = random.Random(5)
 PROMPTS = [[RNG.randrange(256) for _ in range(length)] for length in (1, 7, 16, 33, 60, 90)]
@@ -47,27 +48,6 @@ def request(name, token_ids, max_tokens=NEW, *, stops=(), mask=None, **params):
     )
 
 
-def run(engine, requests, *, at=None, cancel=None):
-    """Returns outputs by request; i is submitted before step at[i], a name is cancelled after cancel[name]."""
-    made = {request.request_id: [] for request in requests}
-    arrivals = sorted(zip(at or [0] * len(requests), range(len(requests)), strict=True))
-    step = 0
-    while arrivals or engine.has_work:
-        while arrivals and arrivals[0][0] <= step:
-            engine.submit(requests[arrivals.pop(0)[1]])
-        for output in engine.step():
-            made[output.request_id].append(output)
-        for name, when in (cancel or {}).items():
-            if when == step:
-                engine.cancel(name)
-        step += 1
-    return made
-
-
-def tokens(made):
-    return {name: [token for output in outputs for token in output.token_ids] for name, outputs in made.items()}
-
-
 def check_pages(engine):
     """Checks that no page is held without a request."""
     assert engine.pool.num_held == 0 and not any(engine.pool.holders)
@@ -87,7 +67,7 @@ def plainly():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(DecodeLoop, "takes", lambda self, plan: False)
             for request in requests:
-                made |= run(make(llm, 0, max_num_seqs=1, prefix_caching=False), [request])
+                made |= serve(make(llm, 0, max_num_seqs=1, prefix_caching=False), [request])
         return made
 
     return compute
@@ -101,18 +81,18 @@ def alone(llm, plainly, requests):
 @pytest.mark.parametrize(("ahead", "fused"), WAYS)
 def test_tokens_are_the_same_batched_late_and_with_a_small_cache(llm, requests, alone, ahead, fused):
     engine = make(llm, ahead, fused)
-    assert tokens(run(engine, requests)) == alone
-    assert tokens(run(engine, requests, at=[4, 0, 9, 2, 3, 1])) == alone and engine.statistics().cached_tokens > 0
+    assert tokens(serve(engine, requests)) == alone
+    assert tokens(serve(engine, requests, at=[4, 0, 9, 2, 3, 1])) == alone and engine.statistics().cached_tokens > 0
     check_pages(engine)
     small = make(llm, ahead, fused, pages=32)
-    assert tokens(run(small, requests)) == alone and small.statistics().preemptions > 0
+    assert tokens(serve(small, requests)) == alone and small.statistics().preemptions > 0
     check_pages(small)
 
 
 @pytest.mark.parametrize("page_size", [1, 8, 64])
 def test_page_size_does_not_matter(llm, requests, alone, page_size):
     for fused in (False, True):
-        assert tokens(run(make(llm, 3, fused, page_size=page_size), requests)) == alone
+        assert tokens(serve(make(llm, 3, fused, page_size=page_size), requests)) == alone
 
 
 def test_steps_are_launched_ahead_and_read_behind(llm, requests):
@@ -152,7 +132,7 @@ def test_stop_found_late_discards_the_surplus(llm, plainly, alone, ahead, fused)
     many = [request(number, prompt, stops=[stop], max_tokens=40) for number, prompt in enumerate(PROMPTS)]
     expected = plainly(llm, many)
     engine = make(llm, ahead, fused)
-    made = run(engine, many)
+    made = serve(engine, many)
     assert tokens(made) == tokens(expected)
     assert [made[name][-1].finish_reason for name in made] == [expected[name][-1].finish_reason for name in made]
     assert "stop" in {outputs[-1].finish_reason for outputs in made.values()}
@@ -167,8 +147,8 @@ def test_surplus_tokens_are_never_found_as_a_prefix(llm, alone):
         if stop in alone["3"][: count - 1]:
             continue
         engine = make(llm, 4)
-        run(engine, [request("first", PROMPTS[3], stops=[stop])])
-        cached = run(engine, [request("second", text[: len(PROMPTS[3]) + 9], max_tokens=3)])
+        serve(engine, [request("first", PROMPTS[3], stops=[stop])])
+        cached = serve(engine, [request("second", text[: len(PROMPTS[3]) + 9], max_tokens=3)])
         computed = len(PROMPTS[3]) + count - 1  # the stop token is drawn, not computed
         assert cached["second"][-1].num_cached == min(computed, len(PROMPTS[3]) + 8)
         assert tokens(cached)["second"] == alone["3"][9:12]
@@ -189,7 +169,7 @@ def test_cancelled_request_leaves_and_may_come_again_under_its_name(llm, request
             made[output.request_id].append(output)
     assert tokens(made)["2"] == alone["2"]
     check_pages(engine)
-    again = run(engine, requests, cancel={"0": 3, "5": 6, "1": 7})
+    again = serve(engine, requests, cancel={"0": 3, "5": 6, "1": 7})
     assert {name: tokens(again)[name] for name in ("2", "3", "4")} == {
         name: alone[name] for name in ("2", "3", "4")
     }
@@ -204,7 +184,7 @@ def test_idle_engine_drops_steps_without_requests(llm, requests, alone):
         engine.step()
     assert engine.in_flight.launched and engine.cancel("1") and not engine.has_work
     assert engine.step() == [] and not engine.in_flight.launched
-    assert tokens(run(engine, [requests[2]])) == {"2": alone["2"]}
+    assert tokens(serve(engine, [requests[2]])) == {"2": alone["2"]}
 
 
 PARAMS = {
@@ -227,13 +207,13 @@ def test_sampling_options_give_the_same_results(llm, plainly, alone, ahead, fuse
     ]
     expected = plainly(llm, many)
     engine = make(llm, ahead, fused)
-    for made in (run(engine, many), *(run(engine, [request]) for request in many)):
+    for made in (serve(engine, many), *(serve(engine, [request]) for request in many)):
         assert tokens(made) == {name: tokens(expected)[name] for name in made}
         for name, outputs in made.items():
             assert [output.finish_reason for output in outputs] == [
                 output.finish_reason for output in expected[name]
             ]
-    ours = [output.logprobs for output in run(engine, [many[5]])["logprobs"]]
+    ours = [output.logprobs for output in serve(engine, [many[5]])["logprobs"]]
     theirs = [output.logprobs for output in expected["logprobs"]]
     assert [token.token_id for token in ours] == [token.token_id for token in theirs]
     assert [token.logprob for token in ours] == pytest.approx([token.logprob for token in theirs], abs=1e-4)
@@ -294,7 +274,7 @@ def test_broken_logits_end_the_request_with_an_error(open_llm):
 def test_many_requests_run_padded_and_padding_changes_nothing(llm, alone):
     many = [request(i, PROMPTS[i % 6], max_tokens=3 + i % 12) for i in range(21)]
     engine = make(llm, 3, max_num_seqs=64, max_num_batched_tokens=4096)
-    assert tokens(run(engine, many)) == {
+    assert tokens(serve(engine, many)) == {
         str(i): alone[str(i % 6)][: request.params.max_tokens] for i, request in enumerate(many)
     }
     assert engine.loop.store.find(21, 100).step.num_requests == 24
@@ -327,13 +307,13 @@ def test_texts_outgrow_narrow_page_tables(kindling, monkeypatch):
     prompt = [RNG.randrange(4000) for _ in range(1015)]
     long = request("long", prompt, max_tokens=24, ignore_eos=True)
     engines = {ahead: make(kindling, ahead, page_size=64) for ahead in (0, 3)}
-    made = {ahead: tokens(run(engine, [long])) for ahead, engine in engines.items()}
+    made = {ahead: tokens(serve(engine, [long])) for ahead, engine in engines.items()}
     assert made[0] == made[3] and len(made[0]["long"]) == 24
     assert len(engines[3].loop.store.ready()) == 2
 
 
 def test_fp8_pages_run_ahead_in_the_network(llm, requests):
-    made = [tokens(run(make(llm, ahead, kv_dtype="fp8"), requests)) for ahead in (0, 3)]
+    made = [tokens(serve(make(llm, ahead, kv_dtype="fp8"), requests)) for ahead in (0, 3)]
     assert made[0] == made[1]
 
 
@@ -348,5 +328,5 @@ def test_kindling_gives_the_same_tokens_with_and_without_run_ahead(kindling):
         request(i, kindling.tokenizer.encode(text), max_tokens=12, stops=kindling.stop_ids)
         for i, text in enumerate(texts)
     ]
-    made = [tokens(run(make(kindling, *way), many)) for way in ((0, False), (3, False), (3, True))]
+    made = [tokens(serve(make(kindling, *way), many)) for way in ((0, False), (3, False), (3, True))]
     assert made[0] == made[1] == made[2]

@@ -9,7 +9,8 @@ import torch
 from firesteel.config import SpeculateConfig
 from firesteel.engine.speculate import drafting
 from firesteel.types import Request, SamplingParams
-from tests.engine.drafted_requests import PROMPTS, always, make, make_requests, run, tokens
+from tests.engine.arrivals import serve, tokens
+from tests.engine.drafted_requests import PROMPTS, always, make, make_requests
 
 
 class KnowingDrafter:
@@ -82,7 +83,7 @@ class KnowingDrafter:
 
 @pytest.fixture(scope="module")
 def expected(llm):
-    return tokens(run(make(llm), make_requests({})))
+    return tokens(serve(make(llm), make_requests({})))
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,7 @@ def texts(expected):
 def test_network_sees_every_token_and_changes_none(llm, expected, texts, batch):
     drafter = KnowingDrafter(llm.model, texts)
     engine = make(llm, speculate=always("eagle3"), drafter=drafter, **batch)
-    assert tokens(run(engine, make_requests({}))) == expected
+    assert tokens(serve(engine, make_requests({}))) == expected
     totals = engine.totals
     assert 0 < totals.accepted_tokens < totals.draft_tokens
     assert (engine.statistics().preemptions > 0) == ("pages" in batch)
@@ -108,19 +109,19 @@ def test_network_sees_every_token_and_changes_none(llm, expected, texts, batch):
 def test_padded_prompt_steps_keep_the_same_residuals(llm, expected, texts):
     drafter = KnowingDrafter(llm.model, texts)
     engine = make(llm, speculate=always("eagle3"), drafter=drafter, eager_prompt_steps=True)
-    assert tokens(run(engine, make_requests({}))) == expected
+    assert tokens(serve(engine, make_requests({}))) == expected
     assert engine.prompts.num_launched > 0 and drafter.num_drafted > 0
 
 
 def test_network_knows_a_cached_prefix(llm, expected, texts):
     drafter = KnowingDrafter(llm.model, texts)
     engine = make(llm, speculate=always("eagle3"), drafter=drafter)
-    run(engine, make_requests({})[:1])
+    serve(engine, make_requests({})[:1])
     rows = drafter.num_rows
     again = Request(
         request_id="again", token_ids=[*PROMPTS[0], *expected["0"][:4]], params=SamplingParams(max_tokens=8)
     )
-    [outputs] = run(engine, [again]).values()
+    [outputs] = serve(engine, [again]).values()
     assert outputs[-1].num_cached > len(PROMPTS[0]) - 8
     assert [token for output in outputs for token in output.token_ids] == expected["0"][4:12]
     assert drafter.num_rows - rows <= len(again.token_ids) - outputs[-1].num_cached + 8
@@ -130,8 +131,8 @@ def test_network_knows_the_prompt_of_a_request_that_ended_with_its_first_step(ll
     """They were never stored, and later requests with their prompt drafted from what was in the pages."""
     drafter = KnowingDrafter(llm.model, texts)
     engine = make(llm, speculate=always("eagle3"), drafter=drafter)
-    run(engine, make_requests({}, max_tokens=1)[:2])
-    outputs = run(engine, make_requests({}, max_tokens=9)[:2])
+    serve(engine, make_requests({}, max_tokens=1)[:2])
+    outputs = serve(engine, make_requests({}, max_tokens=9)[:2])
     assert all(own[-1].num_cached > 0 for own in outputs.values()) and drafter.num_drafted > 0
     assert tokens(outputs) == {name: expected[name][:9] for name in "01"}
 
@@ -141,7 +142,7 @@ def test_network_follows_a_request_again_that_it_had_left(llm, steps, again_afte
     """It was decoded without the network to its end, and so was each request that continued its text."""
     monkeypatch.setattr("firesteel.engine.speculate.drafting.AGAIN_AFTER", (again_after, again_after))
     request = Request(request_id="0", token_ids=PROMPTS[1], params=SamplingParams(max_tokens=80))
-    [text] = tokens(run(make(llm), [request])).values()
+    [text] = tokens(serve(make(llm), [request])).values()
     drafter = KnowingDrafter(llm.model, [[*request.token_ids, *text]], chance=1.0)
     engine = make(llm, speculate=always("eagle3"), drafter=drafter, max_num_seqs=1)
     engine.run_ahead_steps = 6
@@ -158,7 +159,7 @@ def test_network_follows_a_request_again_that_it_had_left(llm, steps, again_afte
     assert engine.totals.accepted_tokens == engine.totals.draft_tokens
     again = Request(request_id="again", token_ids=[*PROMPTS[1], *text[:60]], params=SamplingParams(max_tokens=20))
     gaps = drafter.num_gaps
-    assert tokens(run(engine, [again])) == {"again": text[60:]}
+    assert tokens(serve(engine, [again])) == {"again": text[60:]}
     assert drafter.num_gaps - gaps > 2 and engine.totals.accepted_tokens == engine.totals.draft_tokens
 
 
@@ -169,14 +170,14 @@ def test_network_reads_the_residuals_of_a_request_that_it_left_and_that_begins_a
         Request(request_id=str(number), token_ids=prompt, params=SamplingParams(max_tokens=60, cache_prompt=False))
         for number, prompt in enumerate((PROMPTS[2], PROMPTS[1]))
     ]
-    expected = tokens(run(make(llm), requests))
+    expected = tokens(serve(make(llm), requests))
     drafter = KnowingDrafter(
         llm.model, [[*request.token_ids, *expected[request.request_id]] for request in requests]
     )
     speculate = SpeculateConfig(speculate="eagle3")
     engine = make(llm, speculate=speculate, drafter=drafter, pages=49, run_ahead_steps=3)
     engine.speculator.policy.choose = lambda chances, can_rest: [0] * len(chances)
-    assert tokens(run(engine, requests)) == expected
+    assert tokens(serve(engine, requests)) == expected
     assert engine.statistics().preemptions > 0 and drafter.num_rows > sum(
         map(len, (PROMPTS[2], PROMPTS[1], PROMPTS[1]))
     )

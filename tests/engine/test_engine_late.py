@@ -10,6 +10,7 @@ from firesteel.config import KernelConfig
 from firesteel.engine.transfer import Download
 from firesteel.model import host_batch
 from firesteel.types import Request, SamplingParams
+from tests.engine.arrivals import serve
 from tests.engine.drafted_requests import always, make
 from tests.engine.speculate.test_draft_store import SMALL, watch
 from tests.late.cuda import late_cuda, move_drafter, open_late
@@ -51,18 +52,9 @@ def requests_of(params=None, new=NEW):
 
 def run(engine, requests, *, at=None, cancelled=None):
     """Returns tokens and log-probabilities by request; number i arrives before step at[i]."""
-    made = {request.request_id: [] for request in requests}
-    arrivals = sorted(zip(at or [0] * len(requests), range(len(requests)), strict=True))
-    step = 0
-    while arrivals or engine.has_work:
-        while arrivals and arrivals[0][0] <= step:
-            engine.submit(requests[arrivals.pop(0)[1]])
-        for output in engine.step():
-            assert output.error is None, output.error
-            made[output.request_id].append(output)
-        if step == 4 and cancelled is not None:
-            engine.cancel(cancelled)
-        step += 1
+    made = serve(engine, requests, at=at, cancel={cancelled: 4})
+    errors = [output.error for outputs in made.values() for output in outputs if output.error is not None]
+    assert not errors, errors
     assert engine.pool.num_held == 0
     return {
         name: [

@@ -3,7 +3,8 @@
 import pytest
 
 from firesteel.types import Request, SamplingParams
-from tests.engine.drafted_requests import NEW, PROMPTS, always, make, make_requests, run, tokens
+from tests.engine.arrivals import serve, tokens
+from tests.engine.drafted_requests import NEW, PROMPTS, always, make, make_requests
 from tests.engine.scripted_drafts import ScriptedSpeculator
 
 PARAMS = {
@@ -45,14 +46,14 @@ def read(outputs):
 @pytest.fixture(scope="module")
 def expected(llm):
     """Returns the tokens of the requests without drafts."""
-    return tokens(run(make(llm), make_requests({})))
+    return tokens(serve(make(llm), make_requests({})))
 
 
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
 def test_drafts_change_no_output(llm, params):
-    expected = run(make(llm), make_requests(params))
+    expected = serve(make(llm), make_requests(params))
     engine = script(make(llm, speculate=always()), tokens(expected))
-    assert read(run(engine, make_requests(params))) == read(expected)
+    assert read(serve(engine, make_requests(params))) == read(expected)
     totals = engine.totals
     assert 0 < totals.accepted_tokens < totals.draft_tokens
     assert sum(totals.accepted_at) == totals.accepted_tokens
@@ -66,7 +67,7 @@ def test_drafts_change_no_output(llm, params):
 )
 def test_drafts_change_no_token_of_other_plans(llm, expected, batch):
     engine = script(make(llm, speculate=always(), **batch), expected, chance=0.9)
-    assert tokens(run(engine, make_requests({}))) == expected
+    assert tokens(serve(engine, make_requests({}))) == expected
     assert engine.totals.accepted_tokens > 0
     assert (engine.statistics().preemptions > 0) == ("pages" in batch)
 
@@ -81,7 +82,7 @@ def test_last_token_of_a_prompt_in_pieces_gets_no_drafts_while_it_is_scored(llm,
     )
     pieces = {"max_num_batched_tokens": 8}
     engine = make(llm, speculate=always(), **pieces)
-    plain, drafted = (run(made, [request])["0"] for made in (make(llm, **pieces), engine))
+    plain, drafted = (serve(made, [request])["0"] for made in (make(llm, **pieces), engine))
     scored = [
         [row.token_id for output in outputs for row in output.prompt_logprobs or ()] for outputs in (plain, drafted)
     ]
@@ -92,7 +93,7 @@ def test_last_token_of_a_prompt_in_pieces_gets_no_drafts_while_it_is_scored(llm,
 
 def test_requests_with_and_without_drafts_share_steps(llm, expected):
     engine = script(make(llm, speculate=always()), {name: expected[name] for name in "02"}, chance=1.0)
-    assert tokens(run(engine, make_requests({}))) == expected
+    assert tokens(serve(engine, make_requests({}))) == expected
     assert engine.totals.accepted_tokens == engine.totals.draft_tokens > 0
     assert engine.totals.drafts < engine.totals.step_requests
 
@@ -100,7 +101,7 @@ def test_requests_with_and_without_drafts_share_steps(llm, expected):
 def test_copied_drafts_change_no_token(llm):
     params = {"logit_bias": {5: 100.0}}
     engine = make(llm, speculate=always(), max_num_seqs=32)
-    assert tokens(run(engine, make_requests(params))) == tokens(run(make(llm), make_requests(params)))
+    assert tokens(serve(engine, make_requests(params))) == tokens(serve(make(llm), make_requests(params)))
     totals = engine.totals
     assert totals.accepted_tokens > totals.drafts, "more than one draft is accepted at a time"
     assert totals.steps < NEW / 2
@@ -108,16 +109,16 @@ def test_copied_drafts_change_no_token(llm):
 
 def test_statistics_that_were_read_do_not_grow(llm, expected):
     engine = script(make(llm, speculate=always()), expected, chance=1.0)
-    run(engine, make_requests({})[:1])
+    serve(engine, make_requests({})[:1])
     before = engine.statistics()
     counts = list(before.accepted_at)
-    run(engine, make_requests({})[:1])
+    serve(engine, make_requests({})[:1])
     assert before.accepted_at == counts != engine.statistics().accepted_at
 
 
 def test_right_drafts_take_fewer_steps(llm, expected):
     engine = script(make(llm, speculate=always(), max_num_seqs=20), expected, chance=1.0, most=4)
-    run(engine, make_requests({}))
+    serve(engine, make_requests({}))
     assert engine.totals.steps == 1 + -(-(NEW - 1) // 5)
 
 
@@ -133,10 +134,10 @@ def test_pages_of_rejected_drafts_are_given_back(llm, expected):
 
 def test_cached_prefix_after_drafts_equals_cold(llm, expected):
     engine = script(make(llm, speculate=always()), expected, chance=0.6)
-    run(engine, make_requests({})[:1])
+    serve(engine, make_requests({})[:1])
     prompt = [*PROMPTS[0], *expected["0"], 1, 2]
     again = Request(request_id="again", token_ids=prompt, params=SamplingParams(max_tokens=8))
-    outputs = run(engine, [again])["again"]
+    outputs = serve(engine, [again])["again"]
     assert outputs[-1].num_cached >= len(prompt) - 4
-    cold = run(make(llm), [again])["again"]
+    cold = serve(make(llm), [again])["again"]
     assert [output.token_ids for output in outputs] == [output.token_ids for output in cold]

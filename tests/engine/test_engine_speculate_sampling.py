@@ -9,7 +9,8 @@ import pytest
 
 from firesteel.engine.sample import spans
 from firesteel.types import Request, SamplingParams
-from tests.engine.drafted_requests import always, make, run, tokens
+from tests.engine.arrivals import serve, tokens
+from tests.engine.drafted_requests import always, make
 from tests.engine.scripted_drafts import ScriptedSpeculator
 
 NUM, NEW = 2000, 3
@@ -35,7 +36,7 @@ def draw_tokens(llm, *, seed, drafts=None):
         for number in range(NUM)
     ]
     groups = [requests[begin : begin + TOGETHER] for begin in range(0, NUM, TOGETHER)]
-    drawn = [row for group in groups for row in tokens(run(engine, group)).values()]
+    drawn = [row for group in groups for row in tokens(serve(engine, group)).values()]
     if drafts is not None:
         assert engine.totals.accepted_tokens > NUM // 20
     return drawn

@@ -17,7 +17,8 @@ from firesteel.model.drafters.draft_sizes import DraftSize
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.types import Request, SamplingParams, Span
-from tests.engine.drafted_requests import always, make, make_requests, run, tokens
+from tests.engine.arrivals import serve, tokens
+from tests.engine.drafted_requests import always, make, make_requests
 from tests.model.drafters.draft_plans import GPU_NETWORKS, GPU_TARGET, load_network
 from tests.model.drafters.heads import Layout
 
@@ -108,12 +109,12 @@ def test_drafts_are_those_of_networks_run_op_by_op(new_engine, llm, batch):
     for eager in (False, True):
         engine = new_engine(eager=eager, **batch)
         drafts[eager] = watch(engine)
-        texts[eager] = tokens(run(engine, make_requests({})))
+        texts[eager] = tokens(serve(engine, make_requests({})))
         told = engine.statistics().draft_steps()
         assert (told["replayed"] > 0) == eager == (told["no graphs"] == 0)
         most = batch.get("max_num_batched_tokens", 2048)
         assert (told["prompts"] > 0) == (eager and most > engine.drafts.padded.rows_each)
-    assert texts[True] == texts[False] == tokens(run(make(llm), make_requests({})))
+    assert texts[True] == texts[False] == tokens(serve(make(llm), make_requests({})))
     assert drafts[True] == drafts[False]
     assert len({str(draft) for step in drafts[True] for draft in step}) > 20
 
@@ -121,7 +122,7 @@ def test_drafts_are_those_of_networks_run_op_by_op(new_engine, llm, batch):
 def test_many_requests_are_drafted_for_in_several_steps(new_engine, monkeypatch):
     engine, groups = new_engine(max_num_seqs=8), []
     store, launch = engine.drafts, engine.drafts._launch
-    expected = tokens(run(new_engine(eager=False, max_num_seqs=8), make_requests({})))
+    expected = tokens(serve(new_engine(eager=False, max_num_seqs=8), make_requests({})))
     store.padded.most_requests = 3
 
     def note(spans, counts):
@@ -129,7 +130,7 @@ def test_many_requests_are_drafted_for_in_several_steps(new_engine, monkeypatch)
         return launch(spans, counts)
 
     monkeypatch.setattr(store, "_launch", note)
-    assert tokens(run(engine, make_requests({}))) == expected
+    assert tokens(serve(engine, make_requests({}))) == expected
     assert 3 in groups and 1 in groups and max(groups) == 3
 
 
@@ -139,7 +140,7 @@ def test_prepared_steps_are_all_that_requests_need(new_engine):
     before = engine.statistics()
     assert before.draft_graphs == len(engine.drafts.sizes()) == len(engine.drafts) > 5
     assert told[-1][0] == told[-1][1] == before.draft_graphs + before.graphs
-    run(engine, make_requests({}))
+    serve(engine, make_requests({}))
     after = engine.statistics()
     assert after.draft_graphs == before.draft_graphs and after.late_captures == 0 < after.draft_steps_replayed
 
@@ -147,7 +148,7 @@ def test_prepared_steps_are_all_that_requests_need(new_engine):
 def test_step_made_while_requests_are_served_is_late_and_named(new_engine, caplog):
     engine = new_engine()
     engine.drafts.is_prepared = True
-    run(engine, make_requests({}))
+    serve(engine, make_requests({}))
     assert engine.statistics().late_captures == len(engine.drafts) > 0
     assert "requests was made while requests were served" in caplog.text and "a step that drafts" in caplog.text
 
