@@ -10,8 +10,8 @@
 #include "schedule.hpp"
 
 namespace machine {
-constexpr size_t WALL_BYTES = 64 << 10;  // inaccessible, on each side
-constexpr size_t ALIGNMENT = 16;         // the most that kernels rely on; copies keep it
+constexpr size_t GUARD_BYTES = 64 << 10;  // inaccessible, on each side
+constexpr size_t ALIGNMENT = 16;          // the most that kernels rely on; copies keep it
 constexpr size_t SIGNAL_STACK_BYTES = 64 << 10;
 
 struct Area {  // memory of a tensor, or of several that overlap
@@ -21,7 +21,7 @@ struct Area {  // memory of a tensor, or of several that overlap
 };
 struct Guarded {
     Area area;
-    char *room, *to;  // memory between the walls; the copy in it
+    char *room, *to;  // memory between guard pages; the copy in it
     size_t room_bytes;
 
     // The copy ends where the room ends, up to the alignment.
@@ -29,8 +29,8 @@ struct Guarded {
         size_t before = (size_t)area.from % ALIGNMENT, page = getpagesize();
         size_t used = (before + area.bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         room_bytes = (used + page - 1) / page * page;
-        void *all = mmap(nullptr, room_bytes + 2 * WALL_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        room = (char *)all + WALL_BYTES;
+        void *all = mmap(nullptr, room_bytes + 2 * GUARD_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        room = (char *)all + GUARD_BYTES;
         if (all == MAP_FAILED || mprotect(room, room_bytes, PROT_READ | PROT_WRITE)) {
             perror("no memory for a tensor of an emulated kernel");
             abort();
@@ -43,9 +43,9 @@ struct Guarded {
         if (!is_untouched(room, to - room)) fail("wrote before the begin of argument %u", area.argument);
         if (!is_untouched(end, room + room_bytes - end)) fail("wrote past the end of argument %u", area.argument);
         memcpy(area.from, to, area.bytes);
-        munmap(room - WALL_BYTES, room_bytes + 2 * WALL_BYTES);
+        munmap(room - GUARD_BYTES, room_bytes + 2 * GUARD_BYTES);
     }
-    bool is_at_wall(const char *p) const { return room - WALL_BYTES <= p && p < room + room_bytes + WALL_BYTES; }
+    bool is_in_guard(const char *p) const { return room - GUARD_BYTES <= p && p < room + room_bytes + GUARD_BYTES; }
 };
 inline std::vector<Guarded> guarded;
 inline std::vector<Cta> *running;
@@ -61,12 +61,13 @@ inline std::vector<uint64_t> guard_tensors(const uint64_t *slots, const int *are
     return result;
 }
 inline void free_guarded_tensors() {
-    for (Guarded &one : guarded) one.copy_back();
+    for (Guarded &tensor : guarded) tensor.copy_back();
     guarded.clear();
 }
 inline char *find_copy(char *p) {
-    for (const Guarded &one : guarded)
-        if (one.area.from <= p && p < one.area.from + one.area.bytes) return one.to + (p - one.area.from);
+    for (const Guarded &tensor : guarded)
+        if (tensor.area.from <= p && p < tensor.area.from + tensor.area.bytes)
+            return tensor.to + (p - tensor.area.from);
     return p;
 }
 
@@ -78,11 +79,12 @@ inline const void *library_of(const void *code) {
 inline bool describe_fault(const Cta &cta, const siginfo_t *fault, const void *code) {
     char *at = (char *)fault->si_addr;
     const char *format = "CTA %u, thread %u reads or writes %td bytes %s argument %u";
-    for (const Guarded &one : guarded)
-        if (one.is_at_wall(at)) {
-            char *end = one.to + one.area.bytes;
-            if (at < one.to) fail(format, cta.number, thread_index.x, one.to - at, "before", one.area.argument);
-            else fail(format, cta.number, thread_index.x, at - end, "past the end of", one.area.argument);
+    for (const Guarded &tensor : guarded)
+        if (tensor.is_in_guard(at)) {
+            char *end = tensor.to + tensor.area.bytes;
+            if (at < tensor.to)
+                fail(format, cta.number, thread_index.x, tensor.to - at, "before", tensor.area.argument);
+            else fail(format, cta.number, thread_index.x, at - end, "past the end of", tensor.area.argument);
             return true;
         }
     if (library_of(code) != library_of((const void *)library_of)) return false;
