@@ -16,6 +16,7 @@ from firesteel.lab.servers.target import Target
 from firesteel.lab.spec import LabSpec
 from firesteel.lab.verdict import Verdict
 from tests.lab.contexts import make_context
+from tests.lab.path.evidence_lines import LLAMA
 
 MARLIN = "INFO 11-18 12:00:00 [mxfp4.py:352] Using 'MARLIN' Mxfp4 MoE backend."
 GB10 = (12, 1)
@@ -29,12 +30,14 @@ def judge(fake, tmp_path, monkeypatch):
     Its Python is not asked for packages unless `imports` is None, because that takes a second.
     """
 
-    def run(kind, *, log="", ledger=None, cross_check=None, capability=None, imports=NOT_ASKED, **fields):
+    def run(kind, *, log="", ledger=None, cross_check=None, capability=None, imports=NOT_ASKED, words=(), **fields):
         machine = dataclasses.replace(find_device("cpu"), capability=capability)
         monkeypatch.setattr("firesteel.lab.levels.kernel_path.find_device", lambda: machine)
         if imports is not None:
             monkeypatch.setattr("firesteel.lab.servers.target.find_imports", lambda place, names: imports)
-        with SupervisedServer(fake(), tmp_path) as server:
+        command = fake()
+        command = dataclasses.replace(command, words=(*command.words, *words))
+        with SupervisedServer(command, tmp_path) as server:
             target = Target(api=Api.of(server.command.url), kind=kind, folder=tmp_path, model="x", server=server)
             target.identify()
             with server.log.open("a") as file:
@@ -73,6 +76,12 @@ def test_python_that_does_not_answer_leaves_imports_unjudged(judge):
     """It read as "no Python packages", and passed."""
     row = find_check(judge("vllm", imports=ServerImports(interpreter="/v/python")), "imports")
     assert row.verdict is Verdict.UNPROVEN and row.words == "/v/python did not say what it imports"
+
+
+@pytest.mark.parametrize(("flags", "verdict"), [((), Verdict.PASSED), (("--cpu-moe",), Verdict.FAILED)])
+def test_flags_of_the_servers_process_are_evidence(judge, flags, verdict):
+    row = find_check(judge("llamacpp", log="\n".join(LLAMA), capability=GB10, words=flags))
+    assert row.verdict is verdict and ("command: " in row.words) == bool(flags)
 
 
 def test_machine_code_that_was_read_passes(judge):
